@@ -1,0 +1,1 @@
+"""Runtimes that own models, one file each behind one protocol (base.py)."""

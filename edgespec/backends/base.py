@@ -1,0 +1,144 @@
+"""What a backend is: the owner of one model and of the KV caches of its sequences.
+
+The decoding engine, the drafters and the controller see models only through these protocols;
+they know nothing of llama.cpp or ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+"""float32 [rows, n_vocab]; a view that is valid until the backend's next forward pass."""
+
+
+@dataclass
+class Sequence:
+    """One KV cache. `tokens` are exactly those whose keys and values are in it, in order.
+
+    Only the backend that opened a sequence changes it.
+    """
+
+    id: int
+    tokens: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """New tokens for one sequence, and for how many of the last of them logits are wanted."""
+
+    sequence: Sequence
+    tokens: SequenceOf[int]
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measured forward pass: a point T(n, L) of the cost curve."""
+
+    n: int
+    """tokens fed"""
+    length: int
+    """tokens already in the cache, L"""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a loaded model can do, probed at load rather than assumed."""
+
+    rollback: bool
+    """the tail of a sequence can be dropped; recurrent and hybrid states cannot"""
+    row_invariant: bool
+    """a token's logits do not depend, in any bit, on what else is in the pass"""
+    gpu: bool = False
+    reason: str = ""
+    """why `rollback` is False, in words for the user"""
+
+
+class Tokenizer(Protocol):
+    """Text ↔ token ids of one model, at the level of bytes."""
+
+    n_vocab: int
+    bos: int | None
+    """the token every text of this model begins with, if it has one"""
+
+    def encode(self, text: str, *, special: bool = False, bos: bool = True) -> list[int]:
+        """Token ids of `text`. `special`: markers such as <|im_end|> in the text become control
+        tokens (templates only, never user text). `bos`: prepend the BOS token if the model has one."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token adds to the text; empty for control tokens."""
+        ...
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation (EOS, end of turn)."""
+        ...
+
+    def markers(self) -> list[str]:
+        """The texts of the control tokens, such as <|im_end|>."""
+        ...
+
+    def vocabulary(self) -> list[bytes]:
+        """The bytes of every id, control tokens by their marker text; what compatibility compares."""
+        ...
+
+
+class Backend(Protocol):
+    """One loaded model. Not thread-safe: one caller at a time; compute releases the GIL."""
+
+    name: str
+    """the model's name for people"""
+    tokenizer: Tokenizer
+    capabilities: Capabilities
+    n_ctx: int
+    """tokens a sequence can hold"""
+    n_vocab: int
+    """width of a row of logits; may exceed the tokenizer's by padding rows"""
+    max_batch: int
+    """tokens one forward pass takes at most"""
+    last_step: Step | None
+    """the last forward pass as measured"""
+    compute_seconds: float
+    """time spent inside the runtime since load"""
+    chat_template: str | None
+    """the Jinja source the model file carries"""
+
+    def open(self) -> Sequence:
+        """A new empty sequence. Raises BackendError when all are taken."""
+        ...
+
+    def forward(self, segments: SequenceOf[Segment]) -> Logits:
+        """Feed the segments in one pass; logits of their last `rows` tokens, segment after segment.
+
+        The tokens enter the caches. Raises BackendError when the pass fails, in which case the
+        sequences are as before, and ContextFull when a sequence lacks room.
+        """
+        ...
+
+    def rollback(self, sequence: Sequence, length: int) -> None:
+        """Keep the first `length` tokens of the cache, drop the rest. Raises BackendError when
+        the model cannot; the cache is then reset to empty, never left in between."""
+        ...
+
+    def save(self, sequence: Sequence, file: Path) -> None:
+        """Write a sequence's cache to a file."""
+        ...
+
+    def restore(self, sequence: Sequence, file: Path) -> None:
+        """Replace a sequence's cache by a saved one. Raises BackendError if it is of another model."""
+        ...
+
+    def close(self, sequence: Sequence | None = None) -> None:
+        """Free one sequence, or, without an argument, everything. Safe to call twice."""
+        ...

@@ -1,0 +1,1 @@
+"""Who decides how deep to draft (policy.py)."""

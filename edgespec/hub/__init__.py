@@ -1,0 +1,1 @@
+"""Model names, downloads and what is on disk."""
