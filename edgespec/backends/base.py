@@ -71,6 +71,9 @@ class Tokenizer(Protocol):
     n_vocab: int
     bos: int | None
     """the token every text of this model begins with, if it has one"""
+    bos_text: str
+    eos_text: str
+    """the texts of the BOS and EOS markers, for chat templates; empty if there are none"""
 
     def encode(self, text: str, *, special: bool = False, bos: bool = True) -> list[int]:
         """Token ids of `text`. `special`: markers such as <|im_end|> in the text become control
@@ -107,7 +110,9 @@ class Backend(Protocol):
     """width of a row of logits; may exceed the tokenizer's by padding rows"""
     max_batch: int
     """tokens one forward pass takes at most"""
-    last_step: Step | None
+    max_rows: int
+    """rows of logits one forward pass yields at most"""
+    last_step: Step
     """the last forward pass as measured"""
     compute_seconds: float
     """time spent inside the runtime since load"""

@@ -1,0 +1,73 @@
+"""The tokenizer inside a GGUF file, by llama.cpp (which needs only the vocabulary for it)."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from typing import Any
+
+from edgespec.backends.llama_library import llama
+from edgespec.errors import UsageError
+
+
+class GGUFTokenizer:
+    """`Tokenizer` on a loaded llama.cpp model, which must outlive it."""
+
+    def __init__(self, model: Any) -> None:
+        """`model`: llama.cpp's model handle; vocabulary-only models will do."""
+        self._c = llama()
+        self._vocab = self._c.llama_model_get_vocab(model)
+        self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
+        self._buffer = ctypes.create_string_buffer(512)
+        self._pieces: dict[int, bytes] = {}
+        bos, eos = self._c.llama_vocab_bos(self._vocab), self._c.llama_vocab_eos(self._vocab)
+        self.bos: int | None = bos if bos >= 0 and self._c.llama_vocab_get_add_bos(self._vocab) else None
+        self.bos_text, self.eos_text = self._marker(bos), self._marker(eos)
+
+    def encode(self, text: str, *, special: bool = False, bos: bool = True) -> list[int]:
+        """See `Tokenizer.encode`. Raises UsageError for text that is not valid Unicode."""
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
+        prefix = [self.bos] if bos and self.bos is not None else []
+        capacity = len(data) + 8
+        ids = (self._c.llama_token * capacity)()
+        count = self._c.llama_tokenize(self._vocab, data, len(data), ids, capacity, False, special)
+        if count < 0:
+            raise UsageError("the text is too long to tokenize; split it")
+        return [*prefix, *ids[:count]]
+
+    def piece(self, token: int) -> bytes:
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._render(token, special=False)
+        return known
+
+    def _render(self, token: int, special: bool) -> bytes:
+        length = self._c.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
+        if length < 0:
+            self._buffer = ctypes.create_string_buffer(-length)
+            return self._render(token, special)
+        return self._buffer.raw[:length]
+
+    def _marker(self, token: int) -> str:
+        return self._render(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def is_end(self, token: int) -> bool:
+        return bool(self._c.llama_vocab_is_eog(self._vocab, token))
+
+    def markers(self) -> list[str]:
+        return self._markers
+
+    @cached_property
+    def _markers(self) -> list[str]:
+        control = [t for t in range(self.n_vocab) if self._c.llama_vocab_is_control(self._vocab, t)]
+        return [text for t in control if (text := self._marker(t))]
+
+    def vocabulary(self) -> list[bytes]:
+        return self._vocabulary
+
+    @cached_property
+    def _vocabulary(self) -> list[bytes]:
+        return [self._render(t, special=True) for t in range(self.n_vocab)]

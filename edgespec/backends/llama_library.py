@@ -1,0 +1,60 @@
+"""llama.cpp as a library: found or explained, and its messages routed to `logging`."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections import deque
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from edgespec.errors import BackendError
+
+log = logging.getLogger("edgespec.llama_cpp")
+
+_recent: deque[str] = deque(maxlen=8)
+"""the latest warnings and errors, to say why a load failed"""
+
+
+@cache
+def llama() -> ModuleType:
+    """The low-level bindings (llama_cpp.llama_cpp). Raises BackendError if they cannot be loaded."""
+    try:
+        from llama_cpp import llama_cpp
+    except ImportError as error:
+        raise BackendError(
+            "the llama.cpp backend needs the package llama-cpp-python: pip install 'edgespec[llama]'"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise BackendError(f"llama-cpp-python is installed but does not load: {error}") from error
+
+    levels = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+    continued = 5
+    last = [logging.DEBUG]
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
+    def route(level: int, text: bytes, _: Any) -> None:
+        if level != continued:
+            last[0] = levels.get(level, logging.DEBUG)
+        message = text.decode("utf-8", "replace").strip()
+        if message and last[0] >= logging.WARNING:
+            _recent.append(message)
+        # Its warnings are about its own internals: for those who debug, not for users.
+        log.log(min(last[0], logging.INFO), "%s", message)
+
+    llama_cpp.edgespec_log_callback = route  # the library keeps the pointer: keep the object alive
+    llama_cpp.llama_log_set(route, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    module: ModuleType = llama_cpp
+    return module
+
+
+def forget_messages() -> None:
+    """Before an operation whose failure `recent_messages` shall explain."""
+    _recent.clear()
+
+
+def recent_messages() -> str:
+    """What llama.cpp complained about since, or a general word."""
+    return "; ".join(_recent) or "llama.cpp gave no reason"

@@ -1,0 +1,104 @@
+"""A conversation: its turns, what of it still fits into the context, saving and loading."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import Unpack
+
+from edgespec.decoding.engine import Generation
+from edgespec.errors import ContextFull, UsageError
+
+if TYPE_CHECKING:
+    from edgespec.runtime import GenerateOptions, Runtime
+
+
+class ChatSession:
+    """Turns with one runtime. What a turn shares with the one before is not processed again.
+
+    When the context fills up, the oldest turns are left out of the prompt: `left_out` counts their
+    messages, so that it can be announced. They stay in `messages`.
+    """
+
+    def __init__(self, runtime: Runtime, system: str | None = None) -> None:
+        self._runtime = runtime
+        self.system = system
+        self._messages: list[dict[str, str]] = []
+        self._answer: Generation | None = None
+        self.left_out = 0
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The turns so far, {"role", "content"}, without the system prompt; an answer that is still
+        being generated, or was cancelled, counts with the text it has."""
+        answer = [] if self._answer is None else [{"role": "assistant", "content": self._answer.text}]
+        return self._messages + answer
+
+    def stream(self, text: str, **options: Unpack[GenerateOptions]) -> Generation:
+        """Say `text`; iterate over the result for the answer's tokens. Options as of
+        `Runtime.generate`. Raises ContextFull when not even this turn alone fits."""
+        return self._answer_to([*self.messages, {"role": "user", "content": text}], options)
+
+    def send(self, text: str, **options: Unpack[GenerateOptions]) -> Generation:
+        """Say `text` and wait for the whole answer."""
+        return self.stream(text, **options).run()
+
+    def retry(self, **options: Unpack[GenerateOptions]) -> Generation:
+        """Answer the last turn anew. Raises UsageError when there is none."""
+        messages = self.messages
+        while messages and messages[-1]["role"] == "assistant":
+            messages.pop()
+        if not messages:
+            raise UsageError("there is no turn to answer again; say something first")
+        return self._answer_to(messages, options)
+
+    def _answer_to(self, messages: list[dict[str, str]], options: GenerateOptions) -> Generation:
+        start, prompt = self._fitting(messages, options.get("max_tokens"))
+        answer = self._runtime.stream(prompt, **options)
+        self._messages, self._answer, self.left_out = messages, answer, start
+        return answer
+
+    def _fitting(self, messages: list[dict[str, str]], max_tokens: int | None) -> tuple[int, list[int]]:
+        """The first message that still fits with all after it, and the prompt's tokens. An answer
+        needs `max_tokens` of room; without a budget, a quarter of the context."""
+        n_ctx = self._runtime.target.n_ctx
+        room = n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx // 2)
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        turns = [i for i, m in enumerate(messages) if m["role"] == "user"]
+        for start in turns:
+            prompt = self._runtime.tokenize(system + messages[start:])
+            if len(prompt) + room <= n_ctx:
+                return start, prompt
+        raise ContextFull(
+            f"this turn alone has {len(prompt)} tokens and an answer needs {room} more; the context holds "
+            f"{n_ctx}. Shorten it, or raise --ctx"
+        )
+
+    def reset(self) -> None:
+        """Forget the turns; the system prompt stays."""
+        self._messages, self._answer, self.left_out = [], None, 0
+
+    def save(self, file: Path) -> None:
+        """Write the conversation as JSON. The file appears whole or not at all."""
+        content = {"system": self.system, "messages": self.messages}
+        partial = file.with_name(file.name + ".partial")
+        try:
+            partial.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
+            partial.replace(file)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+
+    def load(self, file: Path) -> None:
+        """Replace the conversation by a saved one. Raises UsageError for a file that is none."""
+        try:
+            content = json.loads(file.read_text("utf-8"))
+            system, messages = content["system"], content["messages"]
+            turns = [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{file} is not a saved conversation") from error
+        self.reset()
+        self.system, self._messages = system, turns

@@ -1,0 +1,134 @@
+"""Messages → prompt tokens, by the chat template that the model file carries.
+
+Only the template's own markers become control tokens: a marker such as <|im_end|> inside a message
+is text, and stays text. Exactly one BOS token begins the prompt, whoever adds it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from edgespec.backends.base import Backend, Tokenizer
+from edgespec.errors import ModelError, UsageError
+
+Message = Mapping[str, Any]
+"""{"role": "system" | "user" | "assistant", "content": text}"""
+
+# Characters that Unicode guarantees never to assign: one that no message uses marks where a
+# message's own marker was, through whatever the template does to the text.
+_NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)]
+
+
+def chat_prompt(backend: Backend, messages: Sequence[Message], template: str | None = None) -> list[int]:
+    """Token ids of a conversation, ending where the assistant's answer begins.
+
+    `template`: Jinja source to use instead of the model's. Raises UsageError for messages that are
+    malformed or that the template refuses, ModelError when there is no usable template.
+    """
+    source = template or backend.chat_template
+    if source is None:
+        raise ModelError(
+            f"{backend.name} carries no chat template; use --raw for plain completion, or give one "
+            "with --chat-template FILE"
+        )
+    _check(messages)
+    tokenizer = backend.tokenizer
+    sentinel = _unused_character(messages)
+    text = _render(source, _defuse(messages, tokenizer.markers(), sentinel), tokenizer)
+    return _encode(text, sentinel, tokenizer)
+
+
+def _check(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise UsageError("the conversation is empty; give at least one message")
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not role.isidentifier():
+            raise UsageError(f'message {i} needs a "role" such as user, assistant or system; it is {role!r}')
+        if not isinstance(content, str):
+            raise UsageError(f'message {i} needs a "content" that is text; it is {content!r}')
+
+
+def _unused_character(messages: Sequence[Message]) -> str:
+    everything = "".join(m["content"] for m in messages)
+    for character in _NONCHARACTERS:
+        if character not in everything:
+            return character
+    raise UsageError("the messages contain every Unicode noncharacter; remove some")
+
+
+def _defuse(messages: Sequence[Message], markers: Sequence[str], sentinel: str) -> list[dict[str, Any]]:
+    """Break the markers in message texts by a sentinel behind their first character."""
+    if not any(marker in m["content"] for m in messages for marker in markers):
+        return [dict(m) for m in messages]
+    longest_first = sorted(markers, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def broken(match: re.Match[str]) -> str:
+        return match[0][0] + sentinel + match[0][1:] + sentinel
+
+    return [{**m, "content": pattern.sub(broken, m["content"])} for m in messages]
+
+
+def _encode(text: str, sentinel: str, tokenizer: Tokenizer) -> list[int]:
+    if tokenizer.bos is not None:
+        text = text.removeprefix(tokenizer.bos_text)  # encode() adds it
+    if sentinel not in text:
+        return tokenizer.encode(text, special=True)
+    tokens = [] if tokenizer.bos is None else [tokenizer.bos]
+    # "…<␣|im_end|>␣…" → the template's text, then the defused marker as plain text, and so on.
+    for part in re.split(f"(.{sentinel}[^{sentinel}]*{sentinel})", text, flags=re.DOTALL):
+        if part:
+            tokens += tokenizer.encode(part.replace(sentinel, ""), special=sentinel not in part, bos=False)
+    return tokens
+
+
+def _render(source: str, messages: Sequence[Message], tokenizer: Tokenizer) -> str:
+    template = _compile(source)
+    try:
+        return template.render(
+            messages=messages,
+            bos_token=tokenizer.bos_text,
+            eos_token=tokenizer.eos_text,
+            add_generation_prompt=True,
+        )
+    except _RefusedError as error:
+        raise UsageError(f"the model's chat template refuses these messages: {error}") from error
+    except Exception as error:  # a template is a program of the model's author: anything can happen
+        raise ModelError(f"the chat template fails: {error}; try another with --chat-template") from error
+
+
+class _RefusedError(Exception):
+    """The template called raise_exception."""
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> Template:
+    """As Hugging Face's templates expect it (transformers, apply_chat_template): sandboxed, trimmed
+    blocks, break and continue, and these helpers."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+
+    def raise_exception(message: str) -> NoReturn:
+        raise _RefusedError(message)
+
+    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.filters["tojson"] = to_json
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ModelError(f"the chat template is not valid Jinja: {error}") from error

@@ -1,0 +1,108 @@
+"""What is kept of a round, and the sums over a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from edgespec.backends.base import Step
+from edgespec.decoding.stopping import Token
+from edgespec.drafters.base import Node
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft → verify → commit cycle."""
+
+    drafted: Sequence[Node]
+    emitted: Sequence[Token]
+    """accepted drafts and one more: the correction or the bonus token"""
+    verify: Step
+    """the target's forward pass"""
+    draft_seconds: float
+    seconds: float
+    """the whole round; what is neither draft nor verify is spent in edgespec's own code"""
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens accepted."""
+        return len(self.emitted) - 1
+
+
+@dataclass
+class Stats:
+    """Counts and times of one generation. Decoding is timed from the first token to the last."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """prompt tokens whose keys and values were still there"""
+    prompt_seconds: float = 0.0
+    """to the first token"""
+    draft_prompt_seconds: float = 0.0
+    """the drafter reading the prompt; not part of decoding"""
+    tokens: int = 0
+    """tokens of the output"""
+    decode_seconds: float = 0.0
+    decode_tokens: int = 0
+    """tokens emitted in decode_seconds: all but the first; a stop may cut some from the output"""
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    draft_failure: str | None = None
+    """why the drafter was given up, if it was"""
+    depths: dict[int, int] = field(default_factory=dict)
+    """rounds by number of tokens drafted"""
+
+    def add(self, finished: Round) -> None:
+        """Count a decode round."""
+        self.rounds += 1
+        self.decode_tokens += len(finished.emitted)
+        self.decode_seconds += finished.seconds
+        self.drafted += len(finished.drafted)
+        self.accepted += finished.accepted
+        self.draft_seconds += finished.draft_seconds
+        self.verify_seconds += finished.verify.seconds
+        self.depths[len(finished.drafted)] = self.depths.get(len(finished.drafted), 0) + 1
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed."""
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def accepted_per_round(self) -> float:
+        return self.accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the drafted tokens that were accepted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Time spent in edgespec's own code while decoding."""
+        return self.decode_seconds - self.draft_seconds - self.verify_seconds
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything above, for JSON."""
+        derived = ("tokens_per_second", "accepted_per_round", "acceptance", "overhead_seconds")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+    def line(self) -> str:
+        """One line for people."""
+        parts = [f"{self.tokens} tokens", f"{self.tokens_per_second:.1f} tok/s"]
+        if self.drafted:
+            parts += [
+                f"{self.rounds} rounds",
+                f"{self.accepted_per_round:.1f} accepted per round ({self.acceptance:.0%} of drafts)",
+                f"draft {self.draft_seconds:.2f} s, verify {self.verify_seconds:.2f} s",
+            ]
+        else:
+            parts.append("plain decoding")
+        first = f"first token after {self.prompt_seconds:.2f} s"
+        parts.append(f"{first} ({self.prompt_tokens} prompt tokens, {self.cached_tokens} cached)")
+        if self.draft_failure:
+            parts.append(f"drafting stopped: {self.draft_failure}")
+        return " · ".join(parts)

@@ -1,0 +1,256 @@
+"""The embedding API: a loaded pair that answers prompts."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias, TypedDict, cast
+
+from typing_extensions import Self, Unpack
+
+from edgespec.backends.base import Backend
+from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.chat.session import ChatSession
+from edgespec.chat.templates import Message, chat_prompt
+from edgespec.control.policy import FixedDepth
+from edgespec.decoding.engine import Engine, Generation, Request
+from edgespec.decoding.rounds import Round
+from edgespec.decoding.sampling import SamplerSettings
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.compatibility import check_vocabularies
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.drafters.ngram import NGram
+from edgespec.errors import UsageError
+from edgespec.hub.gguf_info import read_info
+from edgespec.hub.model_file import ModelFile, Pair
+from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
+
+log = logging.getLogger(__name__)
+
+DEFAULT_DEPTH = 4
+
+Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
+"""plain text to continue; messages for the model's chat template; or token ids"""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keyword arguments of `Runtime.generate` that shape the distribution; see `SamplerSettings`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    penalty_window: int
+    logit_bias: Mapping[int, float]
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """Keyword arguments of `Runtime.generate`; see `Request`."""
+
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    seed: int | None
+    logprobs: int | None
+    on_prompt: Callable[[int, int], None]
+    on_round: Callable[[Round], None]
+
+
+def load(
+    pair: str | Path | None = None,
+    *,
+    draft: str | Path | None = None,
+    depth: int = DEFAULT_DEPTH,
+    backend: str = "llama.cpp",
+    n_ctx: int | None = None,
+    threads: int | None = None,
+    kv_type: str = "f16",
+    repack: bool = True,
+    mmap: bool = True,
+    gpu_layers: int | None = None,
+    lora: Sequence[str | Path] = (),
+    chat_template: str | None = None,
+    strict: bool = False,
+) -> Runtime:
+    """Load a target with its drafter.
+
+    pair: a catalog name ("qwen2.5-coder"), a GGUF path, "hf:owner/repo/file.gguf", "ollama:name" or
+        "lmstudio:publisher/repo"; None: the best catalog pair on disk.
+    draft: a model named likewise, "ngram" (prompt lookup) or "none"; None: the pair's own draft, or
+        none for a lone model.
+    depth: tokens drafted per round; 0 is plain decoding.
+    n_ctx: tokens of context; None: 4096, or what the model was trained for if that is less.
+    threads, kv_type, repack, mmap, gpu_layers, lora: see `LlamaCppOptions`.
+    chat_template: Jinja source to use instead of the model's.
+    strict: demand output bitwise equal to plain decoding; refused on backends that cannot give it.
+
+    Raises UsageError, ModelError (IncompatiblePair among them), BackendError. Nothing is downloaded.
+    """
+    if backend not in ("llama.cpp", "auto"):
+        raise UsageError(f"backend {backend!r} is unknown; there is: llama.cpp")
+    if strict:
+        raise UsageError(
+            "strict output is not possible with llama.cpp: it computes a token alone and in a batch with "
+            "different kernels, so logits differ slightly and near-ties can flip; leave --strict out"
+        )
+    limit = LlamaCppOptions().max_rows - 1
+    if not 0 <= depth <= limit:
+        raise UsageError(f"depth is {depth}; it must be between 0 (plain decoding) and {limit}")
+    named = _pair(str(pair) if pair is not None else None)
+    wanted = named.draft if draft is None else str(draft)
+    settings = LlamaCppOptions(
+        n_ctx=n_ctx, threads=threads, kv_type=kv_type, repack=repack, mmap=mmap, gpu_layers=gpu_layers
+    )
+    target = LlamaCpp(
+        named.target.path, replace(settings, lora=tuple(map(Path, lora))), name=named.target.title
+    )
+    try:
+        drafter = None
+        if depth > 0 and not target.capabilities.rollback:
+            log.warning("%s decodes plainly: %s", target.name, target.capabilities.reason)
+        elif depth > 0:
+            drafter = _drafter(target, wanted, settings, advice=_advice(named, draft))
+        return Runtime(named.name, target, drafter, depth, chat_template)
+    except BaseException:
+        target.close()
+        raise
+
+
+def _pair(name: str | None) -> Pair:
+    if name is not None:
+        return resolve_pair(name)
+    best = best_installed_pair()
+    if best is None:
+        raise UsageError("no model is on this machine yet; fetch one: edgespec pull smollm2-135m")
+    return best
+
+
+def _drafter(
+    target: Backend, wanted: ModelFile | str | None, settings: LlamaCppOptions, advice: str
+) -> Drafter | None:
+    if wanted is None or wanted == "none":
+        return None
+    if wanted == "ngram":
+        return NGram()
+    file = resolve(wanted) if isinstance(wanted, str) else wanted
+    trained = read_info(file.path).context_length or target.n_ctx
+    n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
+    model = LlamaCpp(file.path, replace(settings, n_ctx=n_ctx), name=file.title)
+    try:
+        check_vocabularies(target, model, advice)
+        return DraftModel(model)
+    except BaseException:
+        model.close()
+        raise
+
+
+def _advice(pair: Pair, asked: str | Path | None) -> str:
+    """Which draft would fit instead."""
+    if asked is not None and isinstance(pair.draft, ModelFile):
+        return f"{pair.draft.title} fits (leave --draft out); so does --draft ngram"
+    return "Use --draft ngram, which fits every target"
+
+
+class Runtime:
+    """A loaded pair. One generation at a time; `close()` or a with-block frees the models.
+
+    Starting a generation ends an unfinished one of the same thread; while another thread generates,
+    UsageError is raised. `Generation.cancel` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Backend,
+        drafter: Drafter | None,
+        depth: int,
+        chat_template: str | None = None,
+    ) -> None:
+        """Takes over `target` and `drafter`: closing the runtime closes them. See `load`."""
+        self.name = name
+        self.target = target
+        self.drafter = drafter
+        self.depth = depth if drafter is not None else 0
+        self._chat_template = chat_template
+        self._engine = Engine(target, drafter, FixedDepth(depth))
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Start an answer; iterate over it for its tokens. Options as of `generate`."""
+        return self._engine.generate(self.tokenize(prompt), _request(options))
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Answer `prompt` to the end; `text`, `tokens`, `finish_reason` and `stats` hold the result.
+
+        prompt: text to continue, messages for the chat template, or token ids.
+        max_tokens: None is until the model ends or the context is full.
+        temperature (0 = greedy), top_k, top_p, min_p, repetition_penalty, presence_penalty,
+            frequency_penalty, penalty_window, logit_bias: see `SamplerSettings`.
+        stop: strings that end the output.
+        seed: makes the output reproducible; without one it is random where temperature > 0.
+        logprobs: report log-probabilities and this many alternatives per token.
+        on_prompt(done, total), on_round(round): progress, called in the generating thread.
+
+        Raises UsageError, ContextFull, BackendError.
+        """
+        return self.stream(prompt, **options).run()
+
+    def chat(self, system: str | None = None) -> ChatSession:
+        """A conversation that remembers its turns."""
+        return ChatSession(self, system)
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """The token ids a prompt stands for."""
+        if isinstance(prompt, str):
+            return self.target.tokenizer.encode(prompt)
+        if prompt and isinstance(prompt[0], Mapping):
+            return chat_prompt(self.target, cast("Sequence[Message]", prompt), self._chat_template)
+        tokens = [int(t) for t in cast("Sequence[int]", prompt)]
+        width = self.target.tokenizer.n_vocab
+        if bad := [t for t in tokens if not 0 <= t < width]:
+            raise UsageError(f"token {bad[0]} does not exist; ids of {self.target.name} are 0 to {width - 1}")
+        return tokens
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether messages can be answered."""
+        return (self._chat_template or self.target.chat_template) is not None
+
+    def close(self) -> None:
+        """End a running generation and free everything. Safe to call twice and from any thread."""
+        self._engine.close()
+        if self.drafter is not None:
+            self.drafter.close()
+        self.target.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_SAMPLING = {f.name for f in fields(SamplerSettings)}
+_REQUEST = {f.name for f in fields(Request)} - {"sampling"}
+
+
+def _request(options: Mapping[str, Any]) -> Request:
+    """Sort keyword options into sampler settings and the rest."""
+    for name in options:
+        if name not in _SAMPLING | _REQUEST:
+            close = difflib.get_close_matches(name, _SAMPLING | _REQUEST, 1)
+            raise UsageError(
+                f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
+    sampling = SamplerSettings(**{k: v for k, v in options.items() if k in _SAMPLING})
+    rest = {k: v for k, v in options.items() if k in _REQUEST}
+    if isinstance(rest.get("stop"), str):
+        rest["stop"] = (rest["stop"],)
+    return Request(sampling, **rest)
