@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import GEN_RUNNING, getgeneratorstate
 from threading import Event, Lock, current_thread
 from time import perf_counter
 
@@ -310,7 +311,8 @@ class Generation:
     @property
     def calls_back(self) -> bool:
         """Whether we are inside one of this generation's own callbacks."""
-        return self._tokens.gi_running and self._thread is current_thread()
+        running = getgeneratorstate(self._tokens) == GEN_RUNNING
+        return running and self._thread is current_thread()
 
     def abandon(self) -> None:
         """End here and now, between two tokens."""

@@ -97,10 +97,14 @@ class Catalog:
 @functools.cache
 def load_catalog() -> Catalog:
     """The catalog that came with edgespec."""
+    return parse_catalog(catalog_path().read_text("utf-8"))
+
+
+def catalog_path() -> Path:
+    """Where the catalog lies: beside this module in a wheel, at the top of a checkout."""
     here = Path(__file__).parent
-    packaged = here / "catalog.toml"  # where the wheel puts it; a checkout has it at the top
-    path = packaged if packaged.is_file() else here.parents[1] / "models" / "catalog.toml"
-    return parse_catalog(path.read_text("utf-8"))
+    packaged = here / "catalog.toml"
+    return packaged if packaged.is_file() else here.parents[1] / "models" / "catalog.toml"
 
 
 def parse_catalog(text: str) -> Catalog:

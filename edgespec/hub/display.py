@@ -73,15 +73,15 @@ def print_inventory(inventory: Inventory) -> None:
     """The tables of `edgespec models`."""
     console = Console()
     table = Table(title="Catalog", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("name", "size", "on disk", "target + draft", "licence", "checksum", "tested"):
+    for heading in ("name", "size", "on disk", "draft", "licence", "checksum", "tested"):
         justify: JustifyMethod = "right" if heading == "size" else "left"
-        table.add_column(heading, justify=justify, no_wrap="+" not in heading)
+        table.add_column(heading, justify=justify, no_wrap=heading != "draft")
     for state in inventory.pairs:
         table.add_row(
             state.pair.name,
             human(sum(file.size or 0 for file in _states(state))),
             _on_disk(state),
-            f"{state.target.file.name} + {state.draft.file.name if state.draft else 'prompt lookup'}",
+            state.draft.file.key if state.draft else "prompt lookup",
             state.target.file.licence,
             _checksum(state),
             "yes" if state.pair.tested else "no",

@@ -83,7 +83,7 @@ def download(file: RemoteFile, found: Found, progress: Progress) -> Path:
         done = 0
     disable_progress_bars()  # ours is shown instead
     progress.start(f"fetching {file.name}", found.size, done)
-    with _explained(file), _CountedFile(staged, progress) as target:
+    with _explained(file), _small_chunks(), _CountedFile(staged, progress) as target:
         if done < found.size:
             http_get(
                 _url(file, found.commit),
@@ -145,6 +145,18 @@ class _CountedFile(io.BufferedWriter):
         after = super().truncate(size)
         self._progress.advance(after - before)
         return after
+
+
+@contextlib.contextmanager
+def _small_chunks() -> Iterator[None]:
+    """Have data reach the disk and the bar every megabyte. The client's own chunk of 10 MB is lost
+    when the process is killed, and is a minute of a slow line."""
+    usual = constants.DOWNLOAD_CHUNK_SIZE
+    constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
+    try:
+        yield
+    finally:
+        constants.DOWNLOAD_CHUNK_SIZE = usual
 
 
 def _url(file: RemoteFile, revision: str) -> str:
