@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from rich import box
 from rich.console import Console, JustifyMethod
 from rich.progress import (
     BarColumn,
@@ -23,7 +22,7 @@ from edgespec.hub.inventory import FileState, Inventory, PairState
 from edgespec.hub.sizes import human, human_count
 
 _TEMPLATE_LINES = 8
-_LEGEND = """\
+_LEGEND = """
 checksum  pinned: fixed in the catalog; the Hub's: the one the Hub publishes when you pull
 tested    by us; what is not may still work, or turn out not to fit together
 Fetch one: edgespec pull NAME"""
@@ -72,7 +71,7 @@ class BarProgress:
 def print_inventory(inventory: Inventory) -> None:
     """The tables of `edgespec models`."""
     console = Console()
-    table = Table(title="Catalog", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="Catalog", title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in ("name", "size", "on disk", "draft", "licence", "checksum", "tested"):
         justify: JustifyMethod = "right" if heading == "size" else "left"
         table.add_column(heading, justify=justify, no_wrap=heading != "draft")
@@ -88,7 +87,7 @@ def print_inventory(inventory: Inventory) -> None:
         )
     console.print(table, highlight=False)
     if inventory.others:
-        table = Table(title="Also on this machine", title_justify="left", box=box.SIMPLE_HEAD)
+        table = Table(title="\nAlso on this machine", title_justify="left", box=None)
         table.add_column("size", justify="right", no_wrap=True)
         table.add_column("name", overflow="fold")
         for model in inventory.others:

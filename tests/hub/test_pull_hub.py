@@ -1,0 +1,333 @@
+"""Pulling from the Hub: against a local server, with the faults a network has."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_hub import COMMIT, FakeHub
+from recorder import Recorder
+
+from edgespec.errors import HubError, OfflineError, UsageError
+from edgespec.hub import store
+from edgespec.hub.catalog import hub_file
+from edgespec.hub.pull import pull
+
+NAME = "hf:maker/tiny-GGUF/tiny.gguf"
+KEY = "maker/tiny-GGUF/tiny.gguf"
+CONTENT = os.urandom(6 << 20)
+
+CATALOG = """
+[files.tiny-file]
+name = "Tiny"
+size = {size}
+sha256 = "{sha256}"
+licence = "Tiny-1.0"
+notice = "Subject to the Tiny Terms."
+[[files.tiny-file.sources]]
+kind = "hub"
+repo = "maker/tiny-GGUF"
+file = "tiny.gguf"
+[pairs.tiny]
+about = "for tests"
+target = "tiny-file"
+draft = "ngram"
+tested = true
+"""
+
+
+def catalog_text(content: bytes) -> str:
+    return CATALOG.format(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def part_size(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.rglob("*.part"))
+
+
+def test_a_file_is_fetched_verified_and_recorded(hub: FakeHub, store_root: Path, progress: Recorder) -> None:
+    sha256 = hub.add(KEY, CONTENT)
+    (path,) = pull(NAME, progress=progress)
+    assert path == store_root / KEY
+    assert path.read_bytes() == CONTENT
+    record = store.installed(hub_file(NAME))
+    assert record is not None
+    assert (record.sha256, record.checksum_from) == (sha256, "hub")
+    assert ("fetching tiny", len(CONTENT), 0) in progress.tasks
+    assert progress.advanced == len(CONTENT)
+    assert [r.path for r in hub.requests] == [
+        f"/maker/tiny-GGUF/resolve/main/{KEY.rsplit('/')[-1]}",
+        f"/maker/tiny-GGUF/resolve/{COMMIT}/tiny.gguf",
+        f"/cdn/{KEY}",
+    ]
+
+
+def test_a_second_pull_asks_nobody(hub: FakeHub, progress: Recorder) -> None:
+    hub.add(KEY, CONTENT)
+    pull(NAME, progress=progress)
+    before = len(hub.requests)
+    pull(NAME, offline=True, progress=progress)
+    assert len(hub.requests) == before
+
+
+def test_a_cut_connection_is_resumed(hub: FakeHub, progress: Recorder) -> None:
+    hub.add(KEY, CONTENT)
+    hub.cut_after = 4 << 20
+    (path,) = pull(NAME, progress=progress)
+    assert path.read_bytes() == CONTENT
+    first, second = hub.downloads()
+    assert first.range is None
+    assert second.range is not None
+    assert int(second.range.removeprefix("bytes=").split("-")[0]) >= 3 << 20
+
+
+def test_a_killed_pull_goes_on_where_it_stopped(
+    hub: FakeHub,
+    store_root: Path,
+    progress: Recorder,
+    start_cli: Callable[..., subprocess.Popen[str]],
+) -> None:
+    hub.add(KEY, CONTENT)
+    hub.stall_after = 4 << 20
+    process = start_cli(NAME)
+    wait_until(lambda: part_size(store_root) >= 3 << 20)
+    process.kill()
+    process.wait()
+    assert not (store_root / KEY).exists()
+    done = part_size(store_root)
+    hub.go.set()
+    (path,) = pull(NAME, progress=progress)
+    assert path.read_bytes() == CONTENT
+    assert hub.downloads()[1].range == f"bytes={done}-"
+    assert progress.tasks[0] == ("fetching tiny", len(CONTENT), done)
+    assert list(store_root.rglob("*.part*")) == []
+
+
+def test_two_processes_pull_once(hub: FakeHub, start_cli: Callable[..., subprocess.Popen[str]]) -> None:
+    hub.add(KEY, CONTENT)
+    hub.stall_after = 1 << 20
+    first = start_cli(NAME)
+    wait_until(lambda: len(hub.downloads()) == 1)
+    second = start_cli(NAME)
+    assert second.stderr is not None
+    assert "Another process is pulling tiny" in second.stderr.readline()
+    hub.go.set()
+    outputs = [process.communicate(timeout=30) for process in (first, second)]
+    assert [process.returncode for process in (first, second)] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    assert len(hub.downloads()) == 1
+
+
+def test_content_that_differs_from_the_checksum_is_deleted(
+    hub: FakeHub, store_root: Path, progress: Recorder
+) -> None:
+    hub.add(KEY, CONTENT)
+    hub.announced[KEY] = "0" * 64
+    with pytest.raises(HubError, match=r"not the file it should be.*deleted"):
+        pull(NAME, progress=progress)
+    assert [p for p in store_root.rglob("*") if p.is_file() and p.suffix != ".lock"] == []
+
+
+def test_a_file_without_a_checksum_is_refused(hub: FakeHub, progress: Recorder) -> None:
+    hub.add(KEY, CONTENT)
+    hub.announced[KEY] = "6b3a55e0261b0304143f805a24924d0c1c44524821305f31d9277843b8a10f4"  # git's, not ours
+    with pytest.raises(HubError, match=r"publishes no checksum"):
+        pull(NAME, progress=progress)
+    assert hub.downloads() == []
+
+
+def test_a_changed_file_is_refused_before_it_is_fetched(
+    hub: FakeHub, progress: Recorder, use_catalog: Callable[[str], None]
+) -> None:
+    use_catalog(catalog_text(CONTENT))
+    hub.add(KEY, b"another version")
+    with pytest.raises(HubError, match=r"no longer the file the catalog names"):
+        pull("tiny", progress=progress)
+    assert hub.downloads() == []
+
+
+def test_terms_are_shown_before_fetching_and_the_catalog_vouches(
+    hub: FakeHub, progress: Recorder, use_catalog: Callable[[str], None]
+) -> None:
+    use_catalog(catalog_text(CONTENT))
+    sha256 = hub.add(KEY, CONTENT)
+    pull("tiny", progress=progress)
+    assert progress.messages == ["Subject to the Tiny Terms."]
+    record = store.installed(hub_file(NAME))
+    assert record is not None
+    assert (record.sha256, record.checksum_from) == (sha256, "catalog")
+    pull("tiny", progress=progress)
+    assert progress.messages == ["Subject to the Tiny Terms."]  # nothing was fetched
+
+
+def test_terms_reach_those_who_pass_no_progress(
+    hub: FakeHub, use_catalog: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    use_catalog(catalog_text(CONTENT))
+    hub.add(KEY, CONTENT)
+    pull("tiny")
+    assert "Subject to the Tiny Terms." in caplog.text
+
+
+def test_a_missing_repository_is_named(hub: FakeHub) -> None:
+    with pytest.raises(HubError, match=r"no repository maker/tiny-GGUF, or it is private"):
+        pull(NAME)
+
+
+def test_a_missing_file_is_named(hub: FakeHub) -> None:
+    hub.add("maker/tiny-GGUF/other.gguf", CONTENT)
+    with pytest.raises(HubError, match=r"has no file tiny.gguf"):
+        pull(NAME)
+
+
+def test_a_gated_repository_asks_for_a_token_and_takes_it(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(KEY, CONTENT)
+    hub.gated["maker/tiny-GGUF"] = "hf_good"
+    with pytest.raises(HubError, match=r"gated: accept its terms.*HF_TOKEN"):
+        pull(NAME)
+    monkeypatch.setenv("HF_TOKEN", "hf_bad")
+    with pytest.raises(HubError, match=r"gated: accept its terms.*HF_TOKEN"):
+        pull(NAME)
+    monkeypatch.setenv("HF_TOKEN", "hf_good")
+    (path,) = pull(NAME)
+    assert path.read_bytes() == CONTENT
+    assert hub.downloads()[0].authorization is None  # the content network must not see the token
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(500, "answered 500"), (403, "may not read it"), (401, "no repository|valid token")],
+)
+def test_other_refusals_are_explained(hub: FakeHub, status: int, said: str) -> None:
+    hub.broken["maker/tiny-GGUF"] = status
+    with pytest.raises(HubError, match=said):
+        pull(NAME)
+
+
+def test_a_dead_hub_is_explained() -> None:
+    with pytest.raises(HubError, match=r"Could not fetch maker/tiny-GGUF/tiny.gguf from the Hub"):
+        pull(NAME)
+
+
+def test_an_endpoint_that_is_no_hub_is_explained(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url + "/cdn")
+    hub.files["maker/tiny-GGUF/resolve/main/tiny.gguf"] = CONTENT
+    with pytest.raises(HubError, match=r"publishes no checksum|Could not fetch"):
+        pull(NAME)
+
+
+@pytest.mark.parametrize("how", ["flag", "environment"])
+def test_offline_touches_nothing(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    hub.add(KEY, CONTENT)
+    if how == "environment":
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineError, match=f"When online: edgespec pull {NAME}"):
+        pull(NAME, offline=how == "flag")
+    assert hub.requests == []
+
+
+def test_too_little_room_is_said_before_downloading(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, store_root: Path
+) -> None:
+    hub.add(KEY, CONTENT)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 5_000_000))
+    with pytest.raises(HubError, match=r"Not enough room.*6 MB needed, 5 MB free"):
+        pull(NAME)
+    assert hub.downloads() == []
+    # A pull that has begun needs only the rest.
+    part = store_root / "maker/tiny-GGUF" / f"tiny.gguf.{hashlib.sha256(CONTENT).hexdigest()[:16]}.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(CONTENT[: 3 << 20])
+    (path,) = pull(NAME)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_file_in_the_hubs_cache_is_used_even_offline(
+    hub: FakeHub, machine: Path, progress: Recorder
+) -> None:
+    cached = put_into_cache(machine, hashlib.sha256(CONTENT).hexdigest(), CONTENT)
+    (path,) = pull(NAME, offline=True, progress=progress)
+    assert path.read_bytes() == CONTENT
+    assert path.samefile(cached)  # a second name, not a copy
+    assert hub.requests == []
+    assert progress.messages == ["tiny was in the Hugging Face cache."]
+
+
+def test_a_damaged_file_in_the_hubs_cache_is_not_used(
+    hub: FakeHub, machine: Path, progress: Recorder
+) -> None:
+    hub.add(KEY, CONTENT)
+    cached = put_into_cache(machine, hashlib.sha256(CONTENT).hexdigest(), b"damaged")
+    (path,) = pull(NAME, progress=progress)
+    assert path.read_bytes() == CONTENT
+    assert cached.read_bytes() == b"damaged"  # not ours to delete
+    assert "another file; not used" in progress.messages[0]
+
+
+def put_into_cache(home: Path, sha256: str, content: bytes) -> Path:
+    repository = home / "hf" / "hub" / "models--maker--tiny-GGUF"
+    blob = repository / "blobs" / sha256
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(content)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    snapshot = repository / "snapshots" / COMMIT / "tiny.gguf"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(os.path.relpath(blob, snapshot.parent))
+    return blob
+
+
+def test_a_file_that_changed_in_the_store_is_fetched_again(hub: FakeHub, progress: Recorder) -> None:
+    hub.add(KEY, CONTENT)
+    (path,) = pull(NAME, progress=progress)
+    path.write_bytes(b"overwritten")
+    pull(NAME, progress=progress)
+    assert path.read_bytes() == CONTENT
+    assert "is not the file it was" in progress.messages[0]
+
+
+def test_a_file_touched_but_unchanged_is_hashed_not_fetched(hub: FakeHub, progress: Recorder) -> None:
+    hub.add(KEY, CONTENT)
+    (path,) = pull(NAME, progress=progress)
+    os.utime(path, (1, 1))
+    assert store.installed(hub_file(NAME)) is None
+    pull(NAME, progress=progress)
+    assert store.installed(hub_file(NAME)) is not None
+    assert len(hub.downloads()) == 1
+
+
+def test_all_parts_of_a_split_model_are_pulled(hub: FakeHub) -> None:
+    for i in (1, 2):
+        hub.add(f"maker/big/b-0000{i}-of-00002.gguf", b"part %d" % i)
+    paths = pull("hf:maker/big/b-00002-of-00002.gguf")
+    assert [path.read_bytes() for path in paths] == [b"part 1", b"part 2"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hf:maker", "hf:maker/repo", "hf:../../x.gguf", "hf:maker/../x.gguf", "hf:a/b/../../c.gguf", "nonsense"],
+)
+def test_names_that_cannot_be_pulled(name: str) -> None:
+    with pytest.raises(UsageError):
+        pull(name)
+
+
+def test_an_owner_repo_path_without_prefix_is_corrected() -> None:
+    with pytest.raises(UsageError, match=r"named hf:owner/repo/file.gguf"):
+        pull("maker/tiny-GGUF/tiny.gguf")
