@@ -6,10 +6,9 @@ with edgespec.load("smollm2-135m") as runtime:
     print(runtime.generate("Once upon a time", max_tokens=50).text)
 """
 
-from edgespec.chat.session import ChatSession
-from edgespec.decoding.engine import Generation
-from edgespec.decoding.rounds import Round, Stats
-from edgespec.decoding.stopping import Token
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from edgespec.errors import (
     BackendError,
     ContextFull,
@@ -20,7 +19,13 @@ from edgespec.errors import (
     OfflineError,
     UsageError,
 )
-from edgespec.runtime import Runtime, load
+
+if TYPE_CHECKING:
+    from edgespec.chat.session import ChatSession
+    from edgespec.decoding.engine import Generation
+    from edgespec.decoding.rounds import Round, Stats
+    from edgespec.decoding.stopping import Token
+    from edgespec.runtime import Runtime, load
 
 __version__ = "0.1.0"
 
@@ -41,3 +46,25 @@ __all__ = [
     "UsageError",
     "load",
 ]
+
+# Imported when first used: they bring in numpy, which `edgespec --help` can do without.
+_HOMES = {
+    "ChatSession": "edgespec.chat.session",
+    "Generation": "edgespec.decoding.engine",
+    "Round": "edgespec.decoding.rounds",
+    "Runtime": "edgespec.runtime",
+    "Stats": "edgespec.decoding.rounds",
+    "Token": "edgespec.decoding.stopping",
+    "load": "edgespec.runtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

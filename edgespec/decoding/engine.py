@@ -199,9 +199,12 @@ class Generation:
 
         # 3. Accept from left to right, each draft against p computed with its exact prefix.
         recent = context[-self._request.sampling.penalty_window :]
+        judged_by: list[Distribution] = []
 
         def p_at(i: int) -> Distribution:
-            return self._sampler.distribution(rows[i], [*recent, *(n.token for n in drafted[:i])])
+            p = self._sampler.distribution(rows[i], [*recent, *(n.token for n in drafted[:i])])
+            judged_by.append(p)
+            return p
 
         ids = verify(drafted, p_at, self._rule, len(context))
         emitted = [self._token(i, id, drafted, rows[i]) for i, id in enumerate(ids)]
@@ -210,7 +213,8 @@ class Generation:
         context += ids
         self._keep(len(context) - 1)
 
-        finished = Round(drafted, emitted, target.last_step, draft_seconds, perf_counter() - started)
+        seconds = perf_counter() - started
+        finished = Round(drafted, emitted, target.last_step, draft_seconds, seconds, judged_by)
         if first:
             self.stats.prompt_seconds += finished.seconds
         else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from edgespec.backends.base import Step
+from edgespec.decoding.sampling import Distribution
 from edgespec.decoding.stopping import Token
 from edgespec.drafters.base import Node
 
@@ -22,6 +23,8 @@ class Round:
     draft_seconds: float
     seconds: float
     """the whole round; what is neither draft nor verify is spent in edgespec's own code"""
+    p: Sequence[Distribution] = ()
+    """the target's distribution that each emitted token was judged by or drawn from"""
 
     @property
     def accepted(self) -> int:
