@@ -1,0 +1,42 @@
+"""Model files and loaded backends that the whole session shares; see pair.py and closed_form/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from closed_form import CHAT_TEMPLATE, write_gguf
+from pair import DRAFT, HOPELESS, TARGET, load
+
+from edgespec.backends.llama_cpp import LlamaCpp
+
+
+@pytest.fixture(scope="session")
+def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with target.gguf, draft.gguf (padded by 6 rows), hopeless.gguf, and
+    incompatible.gguf, in whose vocabulary the id of "m" means "o"."""
+    pytest.importorskip("llama_cpp")
+    folder = tmp_path_factory.mktemp("closed-form")
+    write_gguf(TARGET, folder / "target.gguf", chat_template=CHAT_TEMPLATE, name="target")
+    write_gguf(DRAFT.padded(6), folder / "draft.gguf", chat_template=CHAT_TEMPLATE, name="draft")
+    write_gguf(HOPELESS, folder / "hopeless.gguf", name="hopeless")
+    renamed = TARGET.renamed(TARGET.vocabulary.id(b"m"), b"o")
+    write_gguf(renamed, folder / "incompatible.gguf", name="incompatible")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def target(closed_form: Path) -> Iterator[LlamaCpp]:
+    """The target, loaded: a test closes the sequences it opens and leaves the backend open."""
+    backend = load(closed_form / "target.gguf")
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="session")
+def draft(closed_form: Path) -> Iterator[LlamaCpp]:
+    """The draft, loaded, likewise."""
+    backend = load(closed_form / "draft.gguf")
+    yield backend
+    backend.close()

@@ -1,0 +1,24 @@
+"""The closed-form target and draft that most tests run, and how they are loaded.
+
+The draft resembles the target (about half of what it proposes is accepted), so that acceptance and
+rejection are both frequent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from closed_form import NGram
+
+TARGET = NGram.random(0)
+DRAFT = NGram.random(1, near=TARGET, mix=0.8)
+HOPELESS = NGram.random(2, near=TARGET, mix=0.0)
+VOCABULARY = TARGET.vocabulary
+
+
+def load(path: Path, **options: Any) -> Any:
+    """A `LlamaCpp` backend; one thread, since models this small lose time with more."""
+    from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+
+    return LlamaCpp(path, LlamaCppOptions(**{"n_ctx": 512, "threads": 1, "sequences": 8} | options))
