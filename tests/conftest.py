@@ -13,7 +13,7 @@ from edgespec.backends.llama_cpp import LlamaCpp
 
 
 @pytest.fixture(scope="session")
-def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with target.gguf, draft.gguf (padded by 6 rows), hopeless.gguf, and
     incompatible.gguf, in whose vocabulary the id of "m" means "o"."""
     pytest.importorskip("llama_cpp")
@@ -27,16 +27,16 @@ def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def target(closed_form: Path) -> Iterator[LlamaCpp]:
+def target(model_files: Path) -> Iterator[LlamaCpp]:
     """The target, loaded: a test closes the sequences it opens and leaves the backend open."""
-    backend = load(closed_form / "target.gguf")
+    backend = load(model_files / "target.gguf")
     yield backend
     backend.close()
 
 
 @pytest.fixture(scope="session")
-def draft(closed_form: Path) -> Iterator[LlamaCpp]:
+def draft(model_files: Path) -> Iterator[LlamaCpp]:
     """The draft, loaded, likewise."""
-    backend = load(closed_form / "draft.gguf")
+    backend = load(model_files / "draft.gguf")
     yield backend
     backend.close()
