@@ -14,52 +14,37 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError, UsageError
 
-RESOLUTION = 53 * math.log(2)
-"""Nats under the mode beyond which a token is dropped: 2⁻⁵³ of the mode's probability is less than
-the rounding of a float64 sum over the row, and less than a 53-bit uniform number can select."""
+BLOCK = 512
+"""Wide distributions are summed and sampled by blocks of this many tokens."""
 
 
 @dataclass(frozen=True)
 class Distribution:
     """A next-token distribution over the tokens that survived the chain.
 
-    ids: int64 [n], ascending; probs: float64 [n], summing to 1.
+    ids: int64 [n], ascending; weights: float [n], not normalised; total: their sum.
     """
 
     ids: NDArray[np.int64]
-    probs: NDArray[np.float64]
+    weights: NDArray[np.floating[Any]]
+    total: float
 
     def prob(self, token: int) -> float:
         """The probability of `token`; 0 if it did not survive."""
         i = int(np.searchsorted(self.ids, token))
-        return float(self.probs[i]) if i < self.ids.size and self.ids[i] == token else 0.0
+        return float(self.weights[i]) / self.total if i < self.ids.size and self.ids[i] == token else 0.0
 
-    def sample(self, u: float) -> int:
-        """The token at quantile `u` ∈ [0, 1)."""
-        if self.ids.size == 1:
-            return int(self.ids[0])
-        cumulative = np.cumsum(self.probs)
-        # The sum may fall short of 1 by rounding: scale u to what is there.
-        i = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-        return int(self.ids[min(i, self.ids.size - 1)])
-
-    def residual(self, q: Distribution) -> Distribution:
-        """norm(max(p − q, 0)): what to sample from after rejecting a token drafted from `q`."""
-        probs = np.maximum(self.probs - q.at(self.ids), 0.0)
-        total = float(probs.sum())
-        if total <= 0.0:  # p ≤ q everywhere means p = q, and then nothing is rejected but by rounding
-            return self
-        return Distribution(self.ids, probs / total)
-
-    def without(self, token: int) -> Distribution:
-        """The residual against a point mass on `token`."""
-        return self.residual(point_mass(token))
+    @property
+    def probs(self) -> NDArray[np.float64]:
+        """Probabilities of `ids`, float64 [n]."""
+        return self.weights.astype(np.float64) / self.total
 
     def at(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Probabilities of `ids`, 0 where absent."""
@@ -69,10 +54,41 @@ class Distribution:
         i[i == self.ids.size] = 0
         return np.where(self.ids[i] == ids, self.probs[i], 0.0)
 
+    def sample(self, u: float) -> int:
+        """The token at quantile `u` ∈ [0, 1)."""
+        first, last = 0, self.weights.size
+        if last > 2 * BLOCK:
+            block, u = _pick(_block_sums(self.weights), u)
+            first, last = block * BLOCK, min(last, (block + 1) * BLOCK)
+        i, _ = _pick(self.weights[first:last], u)
+        return int(self.ids[first + i])
+
+    def residual(self, q: Distribution) -> Distribution:
+        """norm(max(p − q, 0)): what to sample from after rejecting a token drafted from `q`."""
+        weights = np.maximum(self.probs - q.at(self.ids), 0.0)
+        total = float(weights.sum())
+        # p ≤ q everywhere means p = q, and then nothing is rejected but by rounding.
+        return Distribution(self.ids, weights, total) if total > 0.0 else self
+
+
+def _block_sums(weights: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    sums: NDArray[np.floating[Any]] = np.add.reduceat(weights, np.arange(0, weights.size, BLOCK))
+    return sums
+
+
+def _pick(weights: NDArray[np.floating[Any]], u: float) -> tuple[int, float]:
+    """The index at quantile `u` of `weights`, and the quantile of `u` within that index's share."""
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    goal = u * float(cumulative[-1])
+    i = int(np.searchsorted(cumulative, goal, side="right"))
+    i = min(i, int(np.searchsorted(cumulative, cumulative[-1])))  # u near 1 must not pass the last weight
+    below = float(cumulative[i - 1]) if i else 0.0
+    return i, min(max((goal - below) / float(weights[i]), 0.0), 1.0 - 2**-53)
+
 
 def point_mass(token: int) -> Distribution:
     """All probability on one token: greedy decoding, n-gram drafts."""
-    return Distribution(np.array([token], dtype=np.int64), np.ones(1))
+    return Distribution(np.array([token], dtype=np.int64), np.ones(1), 1.0)
 
 
 @dataclass(frozen=True)
@@ -155,7 +171,13 @@ class Sampler:
             )
         if s.greedy:
             return point_mass(mode)
-        return _min_p(_top_p(_top_k(row, peak, s), s), s)
+        if 0 < s.top_k < row.size:
+            candidates = _top_candidates(row, s.top_k)
+        elif s.top_p == 1.0 and s.min_p > 0.0:  # nothing before min-p: whom it will drop need no exponential
+            candidates = np.flatnonzero(row >= peak + s.temperature * math.log(s.min_p) - 1e-3)
+        else:
+            candidates = _all_ids(row.size)
+        return _min_p(_top_p(_softmax(row, candidates, peak, s.temperature), s.top_p), s.min_p)
 
     def _penalised(self, row: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
         s = self.settings
@@ -174,66 +196,67 @@ class Sampler:
         return row
 
 
-def _top_k(row: NDArray[np.float32], peak: float, s: SamplerSettings) -> Distribution:
-    """Temperature, then the top-k filter, as a distribution over what is left."""
-    if s.top_k == 0 or s.top_k >= row.size:
-        # min-p commutes with nothing before it but may bound the candidates when top-p is off.
-        reach = RESOLUTION if s.min_p == 0.0 or s.top_p < 1.0 else min(RESOLUTION, -math.log(s.min_p) + 1e-6)
-        return _softmax(row, _above(row, peak - reach * s.temperature), peak, s.temperature)
-    reach = 4.0 * max(1.0, s.temperature)
-    ids = _above(row, peak - reach)
-    while ids.size < s.top_k:  # widen until the k best are certainly inside
-        reach *= 2.0
-        ids = _above(row, peak - reach)
-        if reach > 1e6:
-            ids = np.flatnonzero(row > -np.inf)
+def _softmax(row: NDArray[np.float32], ids: NDArray[np.int64], peak: float, t: float) -> Distribution:
+    """Temperature `t` and exponentials, relative to the largest logit `peak`. Single precision, as
+    the logits are; sums are over blocks, then double."""
+    if ids.size < row.size:
+        row = row[ids]
+    weights = row - np.float32(peak)
+    weights *= np.float32(1.0 / t)
+    np.exp(weights, out=weights)
+    return Distribution(ids, weights, float(_block_sums(weights).sum(dtype=np.float64)))
+
+
+def _top_candidates(row: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """The ids of the `k` largest logits, ascending; lowest id first among equals."""
+    stride = 64
+    sample = row[::stride]
+    rank = 4 + 2 * k // stride
+    ids = np.empty(0, np.int64)
+    while ids.size < k:  # the sample's rank-th largest leaves about stride × rank candidates
+        if rank >= sample.size:
+            ids = np.arange(row.size)
             break
-    if ids.size > s.top_k:
-        best = np.argsort(-row[ids], kind="stable")[: s.top_k]  # stable: lowest id first among equals
-        ids = np.sort(ids[best])
-    return _softmax(row, ids, peak, s.temperature)
+        threshold = np.partition(sample, sample.size - rank)[sample.size - rank]
+        ids = np.flatnonzero(row >= threshold)
+        rank *= 4
+    best = np.argsort(-row[ids], kind="stable")[:k]
+    return np.sort(ids[best])
 
 
-def _top_p(d: Distribution, s: SamplerSettings) -> Distribution:
-    if s.top_p >= 1.0:
+def _top_p(d: Distribution, top_p: float) -> Distribution:
+    """Keep the smallest set of most probable tokens that holds `top_p`."""
+    if top_p >= 1.0:
         return d
-    # Tokens under this probability cannot be among the largest that make up top_p: were they all
-    # dropped, the rest would still hold it. It keeps the sort short on wide rows.
-    floor = (1.0 - s.top_p) / d.ids.size
-    big = np.flatnonzero(d.probs >= floor)
-    order = big[np.argsort(-d.probs[big], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(d.probs[order]), s.top_p)) + 1
-    return _renormalised(d, np.sort(order[:count]))
+    peak, needed = float(d.weights.max()), top_p * d.total
+    # Search among the tokens near the mode first; a floor under which no token can be among those
+    # needed (were all such tokens dropped, the rest would still hold top_p) ends the search.
+    floor = (1.0 - top_p) * d.total / d.ids.size
+    for threshold in (peak * 1e-3, peak * 1e-5, floor):
+        near = np.flatnonzero(d.weights >= max(threshold, floor))
+        order = near[np.argsort(-d.weights[near], kind="stable")]
+        cumulative = np.cumsum(d.weights[order], dtype=np.float64)
+        if cumulative[-1] >= needed:
+            break
+    return _restricted(d, np.sort(order[: int(np.searchsorted(cumulative, needed)) + 1]))
 
 
-def _min_p(d: Distribution, s: SamplerSettings) -> Distribution:
-    if s.min_p == 0.0:
+def _min_p(d: Distribution, min_p: float) -> Distribution:
+    """Keep tokens with at least `min_p` of the mode's probability."""
+    if min_p == 0.0:
         return d
-    return _renormalised(d, np.flatnonzero(d.probs >= s.min_p * d.probs.max()))
+    return _restricted(d, np.flatnonzero(d.weights >= min_p * d.weights.max()))
 
 
-def _above(row: NDArray[np.float32], threshold: float) -> NDArray[np.int64]:
-    mask = row >= np.float32(threshold)
-    return _all_ids(row.size) if mask.all() else np.flatnonzero(mask)
+def _restricted(d: Distribution, keep: NDArray[np.intp]) -> Distribution:
+    weights = d.weights[keep].astype(np.float64)
+    return Distribution(d.ids[keep], weights, float(weights.sum()))
 
 
 @lru_cache(maxsize=4)
 def _all_ids(n: int) -> NDArray[np.int64]:
     """One shared array, so that two unfiltered distributions are recognised as aligned."""
     return np.arange(n, dtype=np.int64)
-
-
-def _softmax(row: NDArray[np.float32], ids: NDArray[np.int64], peak: float, t: float) -> Distribution:
-    logits = row if ids.size == row.size else row[ids]
-    probs = np.exp((logits.astype(np.float64) - peak) / t)
-    return Distribution(ids, probs / probs.sum())
-
-
-def _renormalised(d: Distribution, keep: NDArray[np.intp]) -> Distribution:
-    if keep.size == d.ids.size:
-        return d
-    probs = d.probs[keep]
-    return Distribution(d.ids[keep], probs / probs.sum())
 
 
 def log_softmax_at(row: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:

@@ -64,7 +64,7 @@ class Coupled:
         if p.ids.size == 1:
             return int(p.ids[0])
         with np.errstate(divide="ignore"):  # log 0 = −∞ never wins
-            return int(p.ids[np.argmax(np.log(p.probs) + gumbel(self._seed, t, p.ids))])
+            return int(p.ids[np.argmax(np.log(p.weights) + gumbel(self._seed, t, p.ids))])
 
     def judge(self, drafted: Node, p: Distribution, t: int) -> int:
         return self.draw(p, t)

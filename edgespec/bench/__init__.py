@@ -1,0 +1,1 @@
+"""Measurements: what edgespec claims, checked on this machine."""
