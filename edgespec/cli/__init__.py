@@ -8,23 +8,15 @@ import sys
 import click
 
 from edgespec import __version__
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.cli.chat import chat
+from edgespec.cli.endings import Group
+from edgespec.cli.explain import explain
+from edgespec.cli.models import models
+from edgespec.cli.pull import pull
+from edgespec.cli.run import run
 
 
-class _Group(click.Group):
-    """Turns edgespec's errors into one clear line and an exit code: 2 usage, 1 failure."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except EdgespecError as error:
-            if ctx.params.get("debug"):
-                raise
-            click.echo(f"edgespec: {error}", err=True)
-            sys.exit(2 if isinstance(error, UsageError) else 1)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="edgespec")
 @click.option("--debug", is_flag=True, help="Show tracebacks and the runtimes' own messages.")
 def main(debug: bool) -> None:
@@ -32,3 +24,7 @@ def main(debug: bool) -> None:
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="edgespec: %(message)s", stream=sys.stderr
     )
+
+
+for command in (run, chat, explain, pull, models):
+    main.add_command(command)

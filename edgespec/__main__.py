@@ -1,0 +1,5 @@
+"""`python -m edgespec`: the command line."""
+
+from edgespec.cli import main
+
+main(prog_name="edgespec")

@@ -1,0 +1,25 @@
+"""`edgespec chat`: a conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edgespec.cli import options
+
+
+@click.command()
+@click.argument("pair", required=False)
+@click.option("--system", metavar="TEXT", help="The system message.")
+@options.report
+@options.generating(max_tokens=None)
+@options.loading
+def chat(pair: str | None, system: str | None, report: bool | None, **families: Any) -> None:
+    """Talk with a model; /help, once inside, says how.
+
+    PAIR is named as for `edgespec run`. In a pipe every line of stdin is a turn; the answers go to stdout.
+    """
+    from edgespec.terminal.chat import chat as converse
+
+    converse(pair, system, report=report, **families)

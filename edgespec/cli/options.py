@@ -1,0 +1,191 @@
+"""Options that several commands share.
+
+Each decorator adds a family of options and hands them to the command as one dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeAlias
+
+import click
+
+Command: TypeAlias = Callable[..., None]
+
+
+def _biases(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for text in given:
+        token, _, bias = text.partition("=")
+        try:
+            id, value = int(token), float(bias)
+        except ValueError:
+            message = f"{text!r} is not a token id, an equals sign and a number, such as 42=-5"
+            raise click.BadParameter(message, context, option) from None
+        if id in biases:
+            raise click.BadParameter(f"token {id} is named twice", context, option)
+        biases[id] = value
+    return biases
+
+
+def _template(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    from edgespec.terminal.prompts import read_text
+
+    return None if path is None else read_text(path)
+
+
+def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Sequence[str]:
+    if not all(texts):
+        raise click.BadParameter("a stop text is empty", context, option)
+    return texts
+
+
+_LOADING = (
+    click.option(
+        "--depth", type=int, default=4, show_default=True, metavar="N",
+        help="Tokens to draft per round; 0 decodes plainly.",
+    ),
+    click.option(
+        "--draft", metavar="NAME",
+        help="What drafts: a model (named like PAIR), ngram (looks the text itself up), or none. "
+        "Without it: what belongs to the pair.",
+    ),
+    click.option("--backend", default="llama.cpp", show_default=True, help="What runs the models."),
+    click.option(
+        "--ctx", "n_ctx", type=click.IntRange(min=1), metavar="N",
+        help="Tokens of context. Default: 4096, or what the model was trained for if that is less.",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(min=1), metavar="N",
+        help="Compute threads. Default: one per physical (big) core.",
+    ),
+    click.option(
+        "--kv-type", type=click.Choice(["f16", "q8_0", "f32"]), default="f16", show_default=True,
+        help="Precision of the KV cache; q8_0 halves its memory.",
+    ),
+    click.option(
+        "--gpu-layers", type=click.IntRange(min=0), metavar="N",
+        help="Layers to put on the GPU. Default: all if this build has a GPU.",
+    ),
+    click.option(
+        "--lora", type=click.Path(), multiple=True, metavar="FILE",
+        help="A LoRA adapter (GGUF) for the target; may be repeated.",
+    ),
+    click.option(
+        "--repack/--no-repack", default=True, show_default=True,
+        help="Rearrange weights for this processor: faster, but it keeps a copy of most of the model in "
+        "memory (625 MB more for a 1.5B model at Q4_K_M).",
+    ),
+    click.option(
+        "--mmap/--no-mmap", default=True, show_default=True, help="Map the model file rather than read it."
+    ),
+    click.option(
+        "--chat-template", callback=_template, metavar="FILE",
+        help="A Jinja chat template to use instead of the model's.",
+    ),
+    click.option(
+        "--strict", is_flag=True,
+        help="Demand output bitwise equal to plain decoding; refused where the backend cannot.",
+    ),
+)  # fmt: skip
+
+_GENERATING = (
+    click.option(
+        "--temperature", type=float, default=0.0, show_default=True, metavar="T",
+        help="0 takes the most probable token; 1 samples from the model's distribution.",
+    ),
+    click.option("--top-k", type=int, default=0, metavar="K", help="Sample from the K most probable tokens."),
+    click.option(
+        "--top-p", type=float, default=1.0, metavar="P",
+        help="Sample from the fewest tokens that hold this much probability.",
+    ),
+    click.option(
+        "--min-p", type=float, default=0.0, metavar="P",
+        help="Sample from tokens with at least this fraction of the best one's probability.",
+    ),
+    click.option(
+        "--repetition-penalty", type=float, default=1.0, metavar="X",
+        help="Divide the logits of tokens seen before; 1 is off.",
+    ),
+    click.option(
+        "--presence-penalty", type=float, default=0.0, metavar="X",
+        help="Lower the logits of tokens seen before.",
+    ),
+    click.option(
+        "--frequency-penalty", type=float, default=0.0, metavar="X",
+        help="Lower the logits of tokens by this for each time they were seen.",
+    ),
+    click.option(
+        "--penalty-window", type=int, default=64, show_default=True, metavar="N",
+        help="How many of the last tokens the penalties look at.",
+    ),
+    click.option(
+        "--logit-bias", multiple=True, callback=_biases, metavar="ID=BIAS",
+        help="Add BIAS to the logit of token ID; may be repeated.",
+    ),
+    click.option(
+        "--seed", type=int, metavar="N",
+        help="Make sampling reproducible; the text is then the same at every depth.",
+    ),
+    click.option(
+        "--stop", multiple=True, callback=_not_empty, metavar="TEXT",
+        help="End before this text; may be repeated.",
+    ),
+)  # fmt: skip
+
+
+def loading(command: Command) -> Command:
+    """Options of `edgespec.load`, handed over as `loading`."""
+    return _family("loading", _LOADING, command)
+
+
+def generating(max_tokens: int | None) -> Callable[[Command], Command]:
+    """Options of `Runtime.generate`, handed over as `generating`; the default of --max-tokens."""
+    limit = click.option(
+        "--max-tokens", type=click.IntRange(min=1), default=max_tokens, show_default=True, metavar="N",
+        help="End after N tokens." + ("" if max_tokens else " Default: when the model ends, or the context."),
+    )  # fmt: skip
+    return lambda command: _family("generating", (limit, *_GENERATING), command)
+
+
+def prompting(command: Command) -> Command:
+    """Where the prompt comes from, handed over as `prompting`."""
+    return _family(
+        "prompting",
+        (
+            click.argument("words", nargs=-1, metavar="[PAIR] PROMPT"),
+            click.option(
+                "--file", type=click.Path(), metavar="FILE", help="Read the prompt from a file (UTF-8)."
+            ),
+            click.option("--system", metavar="TEXT", help="The system message."),
+            click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template."),
+        ),
+        command,
+    )
+
+
+def report(command: Command) -> Command:
+    """Whether to say how it went."""
+    option = click.option(
+        "--report/--no-report", default=None,
+        help="Say on stderr how fast it was. Default: if stderr is a terminal.",
+    )  # fmt: skip
+    return option(command)
+
+
+def _family(name: str, options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    def collected(**given: Any) -> None:
+        command(**{name: {key: given.pop(key) for key in keys}}, **given)
+
+    others = _parameters(command)
+    decorated: Command = wraps(command)(collected)
+    for option in reversed(options):
+        decorated = option(decorated)
+    keys = [p.name for p in _parameters(decorated) if p not in others]
+    return decorated
+
+
+def _parameters(command: Command) -> list[click.Parameter]:
+    """What click's decorators have noted so far."""
+    return list(command.__dict__.get("__click_params__", ()))

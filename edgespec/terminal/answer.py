@@ -1,0 +1,76 @@
+"""An answer as it comes: written token by token, stopped by Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from edgespec.decoding.engine import Generation
+from edgespec.decoding.stopping import Token
+from edgespec.terminal.notes import PromptProgress, dim, note
+
+
+@contextmanager
+def interruptible(generation: Generation, *, insistent: bool = True) -> Iterator[None]:
+    """Within, Ctrl-C cancels the generation, which takes effect before the next forward pass:
+    KeyboardInterrupt in the middle of one would leave the models' caches in an unknown state.
+
+    `insistent`: a second Ctrl-C does raise it, for those who will not use the models again.
+    """
+    cancelled = False
+
+    def cancel(signal_number: int, frame: FrameType | None) -> None:
+        nonlocal cancelled
+        if cancelled and insistent:
+            raise KeyboardInterrupt
+        cancelled = True
+        generation.cancel()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def follow(
+    generation: Generation,
+    progress: PromptProgress,
+    write: Callable[[str], None] | None = None,
+    *,
+    insistent: bool = True,
+) -> list[Token]:
+    """Hand on the text of an answer piece by piece until it ends or is interrupted; its tokens."""
+    tokens = []
+    try:
+        with interruptible(generation, insistent=insistent):
+            for token in generation:
+                progress.clear()
+                tokens.append(token)
+                if token.text and write:
+                    write(token.text)
+    finally:
+        progress.clear()
+    return tokens
+
+
+def write_stdout(text: str) -> None:
+    """To stdout at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def closing_remarks(
+    generation: Generation,
+    n_ctx: int,
+    report: bool | None,
+    advice: str = "raise --ctx, or shorten the prompt",
+) -> None:
+    """What is to be said when an answer has ended. `report`: None is, if stderr is a terminal."""
+    if generation.finish_reason == "context":
+        note(f"the context of {n_ctx} tokens is full, so the answer is cut off here; {advice}")
+    if report if report is not None else sys.stderr.isatty():
+        print(dim(generation.stats.line()), file=sys.stderr, flush=True)

@@ -1,0 +1,103 @@
+"""Where a chat's lines come from: typed at a terminal with editing and history, or a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import platformdirs
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from edgespec.errors import UsageError
+from edgespec.terminal.notes import note
+
+
+class Lines(Protocol):
+    """A source of what the user says."""
+
+    def read(self) -> str | None:
+        """The next entry, of one or several lines; None at the end."""
+        ...
+
+
+def lines() -> Lines:
+    """Typed lines at a terminal, else those of stdin."""
+    return TypedLines() if sys.stdin.isatty() and sys.stdout.isatty() else PipedLines()
+
+
+class PipedLines:
+    """Lines of stdin; one that ends with a backslash is continued by the next."""
+
+    def read(self) -> str | None:
+        entry = ""
+        while line := sys.stdin.buffer.readline():
+            try:
+                text = line.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UsageError("a line on stdin is not UTF-8 text") from error
+            if not text.endswith("\\"):
+                return entry + text
+            entry += text[:-1] + "\n"
+        return entry.removesuffix("\n") or None
+
+
+class TypedLines:
+    """Lines typed at a terminal. Ctrl-C clears the line, Ctrl-D on an empty one ends."""
+
+    def __init__(self) -> None:
+        self._prompt: PromptSession[str] = PromptSession(
+            "> ",
+            history=_history(),
+            multiline=True,
+            prompt_continuation="  ",
+            key_bindings=_keys(),
+        )
+
+    def read(self) -> str | None:
+        try:
+            return self._prompt.prompt()
+        except KeyboardInterrupt:
+            return ""
+        except EOFError:
+            return None
+
+
+def _keys() -> KeyBindings:
+    """Enter sends, unless the line ends with a backslash; Alt-Enter (or Esc, Enter) starts a line."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def start_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return keys
+
+
+def _history() -> History:
+    """What was typed in earlier chats; only its user may read it."""
+    file = platformdirs.user_state_path("edgespec") / "chat-history"
+    try:
+        _create_private(file)
+    except OSError as error:
+        note(f"what you type is not remembered: {file} cannot be written ({error.strerror})")
+        return InMemoryHistory()
+    return FileHistory(str(file))
+
+
+def _create_private(file: Path) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
+    file.chmod(0o600)

@@ -1,0 +1,38 @@
+"""Remarks beside the output: they go to stderr, so that stdout holds the answer alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def note(text: str) -> None:
+    """One line for the user; dim on a terminal."""
+    print(dim(f"edgespec: {text}"), file=sys.stderr, flush=True)
+
+
+def dim(text: str) -> str:
+    """For stderr."""
+    plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain else f"\x1b[2m{text}\x1b[0m"
+
+
+class PromptProgress:
+    """Shows on a terminal how much of a long prompt has been read; an `on_prompt` callback."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        if done < total - 1 and sys.stderr.isatty():
+            self._shown = True
+            self._write(dim(f"reading the prompt: {done} of {total} tokens"))
+
+    def clear(self) -> None:
+        """Before anything else is written."""
+        if self._shown:
+            self._shown = False
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

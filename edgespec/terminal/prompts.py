@@ -1,0 +1,76 @@
+"""From what stands on the command line to a pair and a prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgespec.errors import UsageError
+from edgespec.hub.names import kind_of
+
+PROMPT_MISSING = "no prompt: give it as an argument (in quotes), with --file, or on stdin"
+
+
+def pair_and_text(
+    words: Sequence[str], file: str | None, system: str | None, raw: bool
+) -> tuple[str | None, str]:
+    """The pair, if one is named, and the prompt's text.
+
+    One word is the prompt, unless it names a model: then the prompt is on stdin. A prompt of - also
+    is. The final newline that shells and editors add is dropped, except where `raw` asks for the
+    text as it is.
+    """
+    if raw and system is not None:
+        raise UsageError("--raw continues the text as it is, so --system has no place; leave one out")
+    if len(words) > 2:
+        raise UsageError(
+            f"{len(words)} arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"
+        )
+    if file is not None:
+        if len(words) > 1:
+            raise UsageError("a prompt as an argument and with --file; give one of them")
+        pair, text = next(iter(words), None), _without_newline(read_text(file), raw)
+    elif len(words) == 2:
+        pair, text = words[0], _given(words[1], raw)
+    elif words and not _names_model(words[0]):
+        pair, text = None, _given(words[0], raw)
+    else:
+        pair, text = next(iter(words), None), _stdin(raw)
+    if not text.strip() and not raw:
+        raise UsageError("the prompt is empty; give some text")
+    return pair, text
+
+
+def read_text(file: str) -> str:
+    """A text file's content. Raises UsageError if it cannot be read as UTF-8."""
+    try:
+        return Path(file).expanduser().read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text (byte {error.start})") from error
+
+
+def _given(word: str, raw: bool) -> str:
+    return _stdin(raw, asked=True) if word == "-" else word
+
+
+def _stdin(raw: bool, asked: bool = False) -> str:
+    if sys.stdin.isatty() and not asked:
+        raise UsageError(PROMPT_MISSING)
+    try:
+        return _without_newline(sys.stdin.buffer.read().decode("utf-8"), raw)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"what is on stdin is not UTF-8 text (byte {error.start})") from error
+
+
+def _without_newline(text: str, raw: bool) -> str:
+    return text if raw else text.removesuffix("\n").removesuffix("\r")
+
+
+def _names_model(word: str) -> bool:
+    kind = kind_of(word)
+    if kind == "path":
+        return Path(word).expanduser().is_file() or (word.lower().endswith(".gguf") and " " not in word)
+    return kind != "unknown" and not any(c.isspace() for c in word)
