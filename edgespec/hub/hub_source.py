@@ -83,16 +83,24 @@ def download(file: RemoteFile, found: Found, progress: Progress) -> Path:
         done = 0
     disable_progress_bars()  # ours is shown instead
     progress.start(f"fetching {file.name}", found.size, done)
-    with _explained(file), _small_chunks(), _CountedFile(staged, progress) as target:
-        if done < found.size:
-            http_get(
-                _url(file, found.commit),
-                target,
-                resume_size=done,
-                headers=build_hf_headers(),
-                expected_size=found.size,
-            )
+    with _explained(file), _small_chunks():
+        while done < found.size:
+            done = _transfer(_url(file, found.commit), staged, done, found.size, progress)
     return staged
+
+
+def _transfer(url: str, staged: Path, done: int, size: int, progress: Progress) -> int:
+    """Append what is missing; how much there is now. A broken connection is no error if it brought
+    something: the caller tries again."""
+    try:
+        with _CountedFile(staged, progress) as target:
+            http_get(url, target, resume_size=done, headers=build_hf_headers(), expected_size=size)
+    except errors.HfHubHTTPError:
+        raise
+    except _FAILURES as error:
+        if getattr(error, "errno", None) == errno.ENOSPC or staged.stat().st_size <= done:
+            raise
+    return staged.stat().st_size
 
 
 def from_cache(file: RemoteFile, expected: str | None) -> tuple[Path, str] | None:

