@@ -1,20 +1,22 @@
 """How a command ends: silently, or with one line on stderr and an exit code.
 
-2: it was used wrongly; 1: it failed; 130: interrupted; 141: nobody reads its output any more.
+2: it was used wrongly; 1: it failed, or (silently) nobody reads its output any more; 130: interrupted.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from edgespec.errors import EdgespecError, UsageError
 
-FAILED, USED_WRONGLY, INTERRUPTED, UNREAD = 1, 2, 130, 141
+FAILED, USED_WRONGLY, INTERRUPTED = 1, 2, 130
+
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""shows the help; click before 8.2 has no such error and does so by itself"""
 
 
 class Group(click.Group):
@@ -25,10 +27,10 @@ class Group(click.Group):
             return super().main(*args, **options)
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            sys.exit(USED_WRONGLY)
         except click.ClickException as error:
+            if isinstance(error, _NO_ARGUMENTS):
+                error.show()
+                sys.exit(error.exit_code)
             _say(error.format_message(), _help_hint(error))
             sys.exit(error.exit_code)
         except click.Abort as abort:
@@ -41,10 +43,8 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except BrokenPipeError:
-            _end_unread()
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise  # click knows what to do
         except EdgespecError as error:
             if ctx.params.get("debug"):
                 traceback.print_exc()
@@ -66,9 +66,3 @@ def _say(message: str, hint: str = "") -> None:
 def _help_hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"see {context.command_path} --help" if context else ""
-
-
-def _end_unread() -> NoReturn:
-    """As quietly as a program that SIGPIPE ends: what is still buffered has no reader."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(UNREAD)

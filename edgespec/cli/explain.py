@@ -17,7 +17,7 @@ from edgespec.cli.endings import INTERRUPTED
 @options.generating(max_tokens=64)
 @options.loading
 def explain(as_json: bool, **families: Any) -> None:
-    """Show round by round what is drafted for PROMPT, and what of it the target accepts.
+    """Show, round by round, what is drafted, accepted and replaced.
 
     PAIR and PROMPT are as for `edgespec run`. With --temperature, the probabilities that decide are shown.
     """

@@ -1,0 +1,162 @@
+"""Whatever goes wrong is one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgespec.backends.llama_cpp import KV_TYPES
+from edgespec.cli import main
+from edgespec.cli.run import run
+
+from .conftest import Edgespec
+
+Ended = Callable[[list[object]], tuple[int, str, str]]
+Failed = Callable[[list[object]], tuple[int, str]]
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
+    """Exit code, stdout and stderr of a command; in this process, which is quicker."""
+
+    def run(words: list[object]) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+        with pytest.raises(SystemExit) as exit:
+            main.main([str(word) for word in words], prog_name="edgespec")
+        assert isinstance(exit.value.code, int)
+        return exit.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def failed(ended: Ended) -> Failed:
+    """Exit code and the one line on stderr."""
+
+    def run(words: list[object]) -> tuple[int, str]:
+        code, out, err = ended(words)
+        assert out == ""
+        assert err.startswith("edgespec: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1, err
+        return code, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--depth", "x"], "'x' is not a valid integer"),
+        (["--depth", 33], "depth is 33; it must be between 0 (plain decoding) and 32"),
+        (["--depth", -1], "depth is -1"),
+        (["--temperature", -1], "temperature is -1.0; it must be 0 (greedy) or a positive number"),
+        (["--temperature", "nan"], "temperature is nan"),
+        (["--top-k", -1], "top_k is -1"),
+        (["--top-p", 0], "top_p is 0.0; it must be above 0"),
+        (["--min-p", 2], "min_p is 2.0"),
+        (["--repetition-penalty", 0], "repetition_penalty is 0.0"),
+        (["--penalty-window", -1], "penalty_window is -1"),
+        (["--max-tokens", 0], "'--max-tokens': 0 is not in the range"),
+        (["--ctx", 0], "'--ctx': 0 is not in the range"),
+        (["--ctx", 5000], "a context of 5000 tokens was asked for; target takes 1 to 1024"),
+        (["--threads", 0], "'--threads': 0 is not in the range"),
+        (["--kv-type", "q3"], "'q3' is not one of"),
+        (["--logit-bias", "4:3"], "'4:3' is not a token id, an equals sign and a number"),
+        (["--logit-bias", "4=1", "--logit-bias", "4=2"], "token 4 is named twice"),
+        (["--logit-bias", "25=1"], "logit_bias names token 25; this model's ids end at 24"),
+        (["--stop", ""], "a stop text is empty"),
+        (["--logprobs", 3], "with --json only"),
+        (["--logprobs", 101, "--json"], "'--logprobs': 101 is not in the range"),
+        (["--backend", "onnxx"], "backend 'onnxx' is unknown"),
+        (["--strict"], "strict output is not possible with llama.cpp"),
+        (["--chat-template", "nowhere"], "nowhere cannot be read: No such file"),
+        (["--raw", "--system", "me"], "--system has no place"),
+        (["--raw", "--chat-template", __file__], "--chat-template has no place"),
+        (["--file", "nowhere"], "with --file; give one of them"),
+        (["more"], "3 arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"),
+        (["--no-such"], "No such option '--no-such'"),
+        (["--gpu-layers", -1], "'--gpu-layers': -1 is not in the range"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(
+    failed: Failed, model_files: Path, options: list[object], message: str
+) -> None:
+    code, line = failed(["run", model_files / "target.gguf", "stay", "--draft", "none", *options])
+    assert code == 2
+    assert message in line
+
+
+def test_prompts_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:
+    target = model_files / "target.gguf"
+    for words, message in [
+        ([target, ""], "the prompt is empty"),
+        ([target], "the prompt is empty"),  # an empty stdin
+        ([target, "--file", tmp_path / "none"], "none cannot be read: No such file"),
+        ([target, "--file", target], "target.gguf is not UTF-8 text"),
+    ]:
+        code, line = failed(["run", *words])
+        assert code == 2
+        assert message in line
+
+
+def test_models_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes((model_files / "target.gguf").read_bytes()[:5000])
+    target = model_files / "target.gguf"
+    for words, expected, message in [
+        (["smollm2", "stay"], 2, "Did you mean"),
+        ([tmp_path / "no.gguf", "stay"], 1, "There is no file"),
+        ([broken, "stay"], 1, "broken.gguf"),
+        ([target, "stay", "--draft", model_files / "incompatible.gguf"], 1, "'m'"),
+        ([target, "stay", "--ctx", 8, "--draft", "none"], 1, "shorten the prompt or raise --ctx"),
+    ]:
+        code, line = failed(["run", *words])
+        assert (code, message in line) == (expected, True), line
+
+
+def test_wrong_words_anywhere_are_one_line(failed: Failed) -> None:
+    assert failed(["--no-such"])[0] == 2
+    assert failed(["no-such"]) == (2, "edgespec: No such command 'no-such'. (see edgespec --help)\n")
+    assert failed(["pull"])[0] == 2
+    assert failed(["chat", "--depth", "99"])[0] == 2
+    assert failed(["explain", "a", "b", "c"])[0] == 2
+
+
+def test_a_bug_is_one_line_and_a_traceback_only_with_debug(
+    failed: Failed, ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def buggy(**_: object) -> None:
+        raise RuntimeError("first\nsecond")
+
+    monkeypatch.setattr(run, "callback", buggy)
+    code, line = failed(["run", "stay"])
+    assert code == 1
+    assert "a bug: RuntimeError: first second (to see where, run: edgespec --debug …)" in line
+    code, _, err = ended(["--debug", "run", "stay"])
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_an_interrupt_anywhere_is_130(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "callback", interrupted)
+    assert ended(["run", "stay"])[0] == 130
+
+
+def test_help_offers_the_kv_types_there_are() -> None:
+    option = next(p for p in run.params if p.name == "kv_type")
+    assert list(option.type.choices) == list(KV_TYPES)  # type: ignore[attr-defined]
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy(edgespec: Edgespec) -> None:
+    found = edgespec("--help", PYTHONPROFILEIMPORTTIME="1")
+    assert all(name in found.out for name in ("run", "chat", "explain", "pull", "models"))
+    imported = {line.rpartition("|")[2].strip() for line in found.err.splitlines()}
+    assert "edgespec.cli.run" in imported
+    assert not imported & {"numpy", "llama_cpp", "jinja2", "rich", "prompt_toolkit", "gguf"}

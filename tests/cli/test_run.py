@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgespec.hub import store
+from edgespec.hub.catalog import load_catalog
+
+from .conftest import COMMAND, Edgespec
+
+PROMPT = "yes, user stay"
+
+
+def test_the_answer_goes_to_stdout_and_remarks_to_stderr(
+    edgespec: Edgespec, pair: list[object], model_files: Path
+) -> None:
+    quiet = edgespec("run", *pair, PROMPT, "--max-tokens", 12)
+    told = edgespec("run", *pair, PROMPT, "--max-tokens", 12, "--report")
+    assert (quiet.code, told.code) == (0, 0)
+    assert quiet.err == ""
+    assert quiet.out == told.out
+    assert quiet.out.endswith("\n")
+    assert told.err.count("\n") == 1
+    assert "tok/s" in told.err
+    assert "accepted per round" in told.err
+    json = edgespec("run", *pair, PROMPT, "--max-tokens", 12, "--json").json
+    assert quiet.out.removesuffix("\n") == json["text"].removesuffix("\n")
+
+
+def test_json_is_one_object_with_everything(edgespec: Edgespec, pair: list[object]) -> None:
+    ended = edgespec("run", *pair, PROMPT, "--json", "--max-tokens", 7, "--seed", 3, "--logprobs", 2)
+    found = ended.json
+    assert ended.out.count("\n") == 1
+    assert found["pair"] == str(pair[0])
+    assert (found["target"], found["draft"], found["depth"]) == ("target", "draft", 4)
+    assert (found["seed"], found["stopped_by"]) == (3, None)
+    assert found["finish_reason"] == "length"
+    assert len(found["tokens"]) == 7 == found["stats"]["tokens"]
+    assert found["stats"]["drafted"] > 0
+    assert [entry["id"] for entry in found["logprobs"]] == found["tokens"]
+    assert "".join(entry["text"] for entry in found["logprobs"]) == found["text"]
+    for entry in found["logprobs"]:
+        assert entry["logprob"] == entry["top"][0][1]  # greedy: the chosen token is the most probable
+        assert entry["top"][0][1] > entry["top"][1][1]
+
+
+@pytest.mark.parametrize("sampling", [(), ("--temperature", 0.9, "--seed", 5)], ids=["greedy", "seeded"])
+def test_speculative_output_equals_plain_output(
+    edgespec: Edgespec, pair: list[object], model_files: Path, sampling: tuple[object, ...]
+) -> None:
+    def tokens(*more: object) -> list[int]:
+        words = ("run", *pair, PROMPT, "--json", "--max-tokens", 80, "--logit-bias", "22=-inf")
+        return list(edgespec(*words, "--logit-bias", "24=-inf", *sampling, *more).json["tokens"])
+
+    plain = tokens("--depth", 0)
+    assert len(plain) == 80
+    assert tokens("--depth", 4) == plain
+    assert tokens("--depth", 9, "--draft", "ngram") == plain
+
+
+def test_the_prompt_may_come_from_a_file_or_stdin(
+    edgespec: Edgespec, pair: list[object], tmp_path: Path
+) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT + "\n")
+    options = ("--max-tokens", 9)
+    expected = edgespec("run", *pair, PROMPT, *options)
+    assert expected.code == 0
+    for words, stdin in [
+        (("--file", file), ""),
+        (("-",), PROMPT + "\n"),
+        ((), PROMPT),  # one word, which names a model: the prompt is in the pipe
+    ]:
+        assert edgespec("run", *pair, *words, *options, stdin=stdin) == expected
+
+
+def test_raw_continues_the_text_as_it_is(edgespec: Edgespec, model_files: Path) -> None:
+    words = ("run", model_files / "target.gguf", "--draft", "none", "--json", "--max-tokens", 1)
+
+    def prompt_tokens(text: str, *more: object, stdin: str = "") -> int:
+        return int(edgespec(*words, text, *more, stdin=stdin).json["stats"]["prompt_tokens"])
+
+    assert prompt_tokens("stay", "--raw") == 1 + len(("st", "a", "y"))  # BOS and the text
+    assert prompt_tokens("-", "--raw", stdin="stay\n") == 1 + len(("st", "a", "y", "\n"))
+    templated = prompt_tokens("stay")
+    assert templated > 10
+    assert prompt_tokens("stay", "--system", "me") > templated
+
+
+def test_a_model_without_a_template_completes_and_says_so(edgespec: Edgespec, model_files: Path) -> None:
+    model = model_files / "hopeless.gguf"
+    ended = edgespec("run", model, "stay", "--draft", "none", "--max-tokens", 3)
+    assert ended.code == 0
+    assert ended.err == "edgespec: hopeless carries no chat template: the text is continued as it is\n"
+    raw = edgespec("run", model, "stay", "--draft", "none", "--max-tokens", 3, "--raw")
+    assert (raw.out, raw.err) == (ended.out, "")
+    refused = edgespec("run", model, "stay", "--draft", "none", "--system", "me")
+    assert refused.code == 2
+    assert "carries no chat template" in refused.err
+
+
+def test_a_model_without_a_draft_says_that_it_decodes_plainly(edgespec: Edgespec, endless: Path) -> None:
+    words = ("run", endless, "stay", "--max-tokens", 3)
+    assert "has no draft: plain decoding" in edgespec(*words).err
+    assert edgespec(*words, "--draft", "none").err == ""
+    assert edgespec(*words, "--depth", 0).err == ""
+
+
+def test_without_a_pair_the_best_on_disk_is_used_and_named(
+    edgespec: Edgespec, endless: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", environment["EDGESPEC_HOME"])
+    file = load_catalog().pairs["smollm2-135m"].target
+    path = store.path_of(file)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(endless.read_bytes())
+    assert file.sha256
+    store._write_record(path, path, file.sha256, "catalog")  # as if pulled and verified
+    ended = edgespec("run", "stay stay stay", "--max-tokens", 5)
+    assert ended.code == 0
+    assert "edgespec: using smollm2-135m (" in ended.err
+    assert edgespec("run", "smollm2-135m", "--max-tokens", 5, stdin="stay stay stay").err == ""
+
+
+def test_a_full_context_is_said_with_what_to_do(edgespec: Edgespec, endless: Path) -> None:
+    ended = edgespec("run", endless, "stay", "--draft", "ngram", "--ctx", 64)
+    assert ended.code == 0
+    assert ended.err == (
+        "edgespec: the context of 64 tokens is full, so the answer is cut off here; raise --ctx, or shorten "
+        "the prompt\n"
+    )
+
+
+def test_a_stop_text_ends_the_output_before_it(edgespec: Edgespec, endless: Path) -> None:
+    words = ("run", endless, "stay", "--draft", "ngram", "--json", "--max-tokens", 200)
+    whole = edgespec(*words).json["text"]
+    stop = whole[20:22]
+    found = edgespec(*words, "--stop", "no such", "--stop", stop).json
+    assert found["text"] == whole[: whole.index(stop)]
+    assert (found["finish_reason"], found["stopped_by"]) == ("stop", stop)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_ends_it_with_what_there_is(endless: Path, environment: dict[str, str], as_json: bool) -> None:
+    words = ["run", str(endless), "stay", "--draft", "none", "--ctx", "60000", "--threads", "1", "--report"]
+    with subprocess.Popen(
+        [*COMMAND, "--debug", *words, *(["--json"] if as_json else [])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout and process.stderr
+        if as_json:  # nothing is printed before the end: wait until the model is loaded
+            while b"sched_reserve: reserve took" not in process.stderr.readline():
+                pass
+            process.stderr.read(0)
+            subprocess.run(["sleep", "0.5"], check=True)
+            start = b""
+        else:
+            start = process.stdout.read(100)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert b"tok/s" in err
+    if as_json:
+        assert b'"finish_reason": "cancelled"' in out
+    else:
+        assert (start + out).endswith(b"\n")
+
+
+def test_a_closed_pipe_ends_it_quietly(endless: Path, environment: dict[str, str]) -> None:
+    words = ["run", str(endless), "stay", "--draft", "none", "--ctx", "60000", "--threads", "1"]
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.wait(timeout=20) == 1
+        assert process.stderr.read() == b""
