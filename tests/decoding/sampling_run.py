@@ -1,0 +1,110 @@
+"""Many generations with the closed-form pair on llama.cpp, counted: what the exactness tests judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from pair import VOCABULARY, load
+
+from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.control.policy import FixedDepth, Policy
+from edgespec.decoding import engine as engine_module
+from edgespec.decoding.engine import Engine, Request
+from edgespec.decoding.sampling import SamplerSettings
+from edgespec.decoding.verify import Rejection
+from edgespec.drafters.base import Drafter, Node
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.drafters.ngram import NGram
+
+from .expected import END
+
+
+class UntilVowel(FixedDepth):
+    """Drafts on until a vowel was drafted: depth depends on the values drafted, which is allowed."""
+
+    def wants_more(self, drafted: Sequence[Node]) -> bool:
+        vowels = {VOCABULARY.id(v) for v in (b"a", b"e", b"i")}
+        return super().wants_more(drafted) and not (drafted and drafted[-1].token in vowels)
+
+
+class WhileSure(FixedDepth):
+    """Drafts on while the probability of what was just drafted is high: allowed as well."""
+
+    def wants_more(self, drafted: Sequence[Node]) -> bool:
+        sure = all(n.q is None or n.q.prob(n.token) > 0.3 for n in drafted)
+        return super().wants_more(drafted) and sure
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to generate: what is sampled, how it is drafted, behind which prompt."""
+
+    options: Mapping[str, Any]
+    depth: int = 2
+    max_tokens: int = 4
+    drafter: str = "draft"
+    policy: type[FixedDepth] = FixedDepth
+    seeded: bool = False
+    prompt: Sequence[int] = tuple(VOCABULARY.ids(b"s", b"t", b"a"))
+
+
+@dataclass
+class Sample:
+    """Continuations with their counts, and what speculation did in them."""
+
+    counts: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    drafted: int = 0
+    accepted: int = 0
+
+    def __add__(self, other: Sample) -> Sample:
+        return Sample(
+            self.counts + other.counts,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+        )
+
+
+@cache
+def backend(folder: Path, name: str) -> LlamaCpp:
+    """One loaded model per process."""
+    model: LlamaCpp = load(folder / f"{name}.gguf")
+    return model
+
+
+@cache
+def drafter(folder: Path, name: str) -> Drafter:
+    return NGram(longest=3, shortest=1) if name == "ngram" else DraftModel(backend(folder, name))
+
+
+def sample(
+    folder: Path, case: Case, n: int, seed: int, rule: Callable[[np.random.Generator], Any] = Rejection
+) -> Sample:
+    """Generate `n` times. Unseeded generations share one random stream, which `seed` starts; seeded
+    ones have the seeds from `seed` on."""
+    target = backend(folder, "target")
+    policy: Policy = case.policy(case.depth)
+    engine = Engine(target, drafter(folder, case.drafter), policy)
+    stream = np.random.default_rng(seed)
+    settings = SamplerSettings(**case.options)
+    found = Sample()
+    try:
+        with mock.patch.object(engine_module, "Rejection", lambda _: rule(stream)):
+            for i in range(n):
+                request = Request(
+                    settings, max_tokens=case.max_tokens, seed=seed + i if case.seeded else None
+                )
+                generation = engine.generate(case.prompt, request).run()
+                end = [END] if generation.finish_reason == "stop" else []
+                found.counts[(*generation.tokens, *end)] += 1
+                found.drafted += generation.stats.drafted
+                found.accepted += generation.stats.accepted
+    finally:
+        target.close(engine.sequence)
+    return found
