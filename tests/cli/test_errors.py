@@ -78,7 +78,7 @@ def failed(ended: Ended) -> Failed:
         (["--raw", "--chat-template", __file__], "--chat-template has no place"),
         (["--file", "nowhere"], "with --file; give one of them"),
         (["more"], "3 arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"),
-        (["--no-such"], "No such option '--no-such'"),
+        (["--no-such"], "No such option"),
         (["--gpu-layers", -1], "'--gpu-layers': -1 is not in the range"),
     ],
 )
@@ -88,6 +88,11 @@ def test_what_cannot_be_honoured_is_refused(
     code, line = failed(["run", model_files / "target.gguf", "stay", "--draft", "none", *options])
     assert code == 2
     assert message in line
+
+
+def test_a_mistyped_option_is_said_before_models_are_loaded(failed: Failed, tmp_path: Path) -> None:
+    assert "temperature is -1" in failed(["run", tmp_path / "no.gguf", "stay", "--temperature", -1])[1]
+    assert "depth is 33" in failed(["run", tmp_path / "no.gguf", "stay", "--depth", 33])[1]
 
 
 def test_prompts_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from edgespec.hub import store
@@ -66,15 +68,19 @@ def test_the_prompt_may_come_from_a_file_or_stdin(
 ) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text(PROMPT + "\n")
-    options = ("--max-tokens", 9)
-    expected = edgespec("run", *pair, PROMPT, *options)
-    assert expected.code == 0
+    options = ("--max-tokens", 9, "--json")
+
+    def found(*words: object, stdin: str = "") -> tuple[list[int], int]:
+        json = edgespec("run", *pair, *words, *options, stdin=stdin).json
+        return json["tokens"], json["stats"]["prompt_tokens"]
+
+    expected = found(PROMPT)
     for words, stdin in [
         (("--file", file), ""),
         (("-",), PROMPT + "\n"),
         ((), PROMPT),  # one word, which names a model: the prompt is in the pipe
     ]:
-        assert edgespec("run", *pair, *words, *options, stdin=stdin) == expected
+        assert found(*words, stdin=stdin) == expected
 
 
 def test_raw_continues_the_text_as_it_is(edgespec: Edgespec, model_files: Path) -> None:
@@ -156,8 +162,7 @@ def test_ctrl_c_ends_it_with_what_there_is(endless: Path, environment: dict[str,
         if as_json:  # nothing is printed before the end: wait until the model is loaded
             while b"sched_reserve: reserve took" not in process.stderr.readline():
                 pass
-            process.stderr.read(0)
-            subprocess.run(["sleep", "0.5"], check=True)
+            time.sleep(2)
             start = b""
         else:
             start = process.stdout.read(100)
@@ -182,3 +187,22 @@ def test_a_closed_pipe_ends_it_quietly(endless: Path, environment: dict[str, str
         process.stdout.close()
         assert process.wait(timeout=20) == 1
         assert process.stderr.read() == b""
+
+
+def test_reading_a_long_prompt_is_shown_on_a_terminal(endless: Path, environment: dict[str, str]) -> None:
+    words = ["run", str(endless), "stay " * 300, "--max-tokens", "3", "--threads", "1", "--draft", "none"]
+    child = pexpect.spawn(
+        COMMAND[0],
+        [*COMMAND[1:], *words],
+        env=environment,  # type: ignore[arg-type]
+        encoding="utf-8",
+        codec_errors="replace",
+        timeout=20,
+    )
+    child.expect(r"\r\x1b\[K.*reading the prompt: 512 of 1218 tokens")
+    child.expect_exact("\r\x1b[K")  # cleared before the answer
+    child.expect("tok/s")  # the report is the default at a terminal
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    assert "reading the prompt" not in child.before
