@@ -1,0 +1,44 @@
+"""Ctrl-C while models compute, at the very moment one chooses."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import edgespec
+from edgespec.decoding.rounds import Round
+from edgespec.runtime import GenerateOptions
+from edgespec.terminal.answer import follow
+from edgespec.terminal.chat import Conversation
+from edgespec.terminal.notes import PromptProgress
+
+
+def press_twice(_: Round) -> None:
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_in_a_chat_even_twice_it_only_stops_the_answer(
+    endless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with edgespec.load(endless, draft="ngram", threads=1) as runtime:
+        options: GenerateOptions = {"max_tokens": 50, "temperature": 0.0, "seed": None}
+        conversation = Conversation(runtime, None, {**options, "on_round": press_twice}, report=False)
+        conversation.take("stay")
+        out, err = capsys.readouterr()
+        assert out.strip()
+        assert err == "edgespec: stopped\n"
+        conversation.take("/retry")
+        assert capsys.readouterr().out == out
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_elsewhere_the_second_one_is_not_waited_for(endless: Path) -> None:
+    with edgespec.load(endless, draft="ngram", threads=1) as runtime:
+        answer = runtime.stream("stay", max_tokens=50, on_round=press_twice)
+        with pytest.raises(KeyboardInterrupt):
+            follow(answer, PromptProgress())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
