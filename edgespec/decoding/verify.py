@@ -94,7 +94,8 @@ def gumbel(seed: int, t: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """
     state = _mix(_mix(np.array([seed % 2**64], np.uint64)) ^ np.uint64(t))
     bits = _mix(state ^ _mix(ids.astype(np.uint64)))
-    u = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    # 52 bits and a half: u is never 0 nor, by rounding, 1, whose noise would be infinite.
+    u = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     noise: NDArray[np.float64] = -np.log(-np.log(u))
     return noise
 
