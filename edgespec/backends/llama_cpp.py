@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,13 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Logits, Segment, Sequence, Step, Tokenizer
+from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
 from edgespec.backends.llama_library import forget_messages, llama, recent_messages
+from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
 
@@ -63,6 +66,8 @@ class LlamaCpp:
         self._model: Any = None
         self._context: Any = None
         self._batch: Any = None
+        self._open: dict[int, Sequence] = {}
+        self._fed: dict[int, int] = {}
         self.name = name or path.name
         options = options or LlamaCppOptions()
         try:
@@ -98,7 +103,7 @@ class LlamaCpp:
             raise ModelError(f"{path.name} is not a text generation model (it has an encoder)")
         if c.llama_model_is_diffusion(self._model):
             raise ModelError(f"{path.name} is a diffusion model; it does not generate token by token")
-        self._fingerprint = _fingerprint(path)
+        self._fingerprint = fingerprint(path)
         template = c.llama_model_chat_template(self._model, None)
         self.chat_template: str | None = template.decode("utf-8", "replace") if template else None
 
@@ -113,6 +118,11 @@ class LlamaCpp:
         threads = options.threads if options.threads is not None else compute_threads()
         if threads < 1:
             raise UsageError(f"{threads} threads were asked for; it takes at least 1")
+        if not 1 <= options.sequences <= min(options.max_rows, options.max_batch):  # llama.cpp would abort
+            raise UsageError(
+                f"{options.sequences} sequences were asked for, with {options.max_rows} rows of logits and "
+                f"{options.max_batch} tokens per pass; it takes at least 1, and no more than either"
+            )
         params = c.llama_context_default_params()
         params.n_ctx = n_ctx * options.sequences
         params.n_batch = params.n_ubatch = options.max_batch
@@ -131,13 +141,13 @@ class LlamaCpp:
                 "try a smaller --ctx or --kv-type q8_0"
             )
         self._memory = c.llama_get_memory(self._context)
+        self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self.n_ctx = n_ctx
         self.n_vocab: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self._model))
         self.max_batch = options.max_batch
         self.max_rows = options.max_rows
         self.threads = threads
         self._free = list(range(options.sequences))
-        self._open: dict[int, Sequence] = {}
         self.last_step = Step(0, 0, 0.0)
         self.compute_seconds = 0.0
         self._batch = c.llama_batch_init(options.max_batch, 0, 1)
@@ -172,7 +182,7 @@ class LlamaCpp:
         try:
             self.forward([Segment(sequence, [token, token])])
             if c.llama_memory_seq_rm(self._memory, sequence.id, 1, -1):
-                return Capabilities(rollback=True, row_invariant=False, gpu=gpu)
+                return Capabilities(rollback=True, row_invariant=False, gpu=gpu, batch=True)
         finally:
             self.close(sequence)
         kind = "recurrent" if c.llama_model_is_recurrent(self._model) else "hybrid"
@@ -181,11 +191,13 @@ class LlamaCpp:
             row_invariant=False,
             gpu=gpu,
             reason=f"its {kind} state cannot go back to an earlier token",
+            batch=True,
         )
 
     # The protocol
 
     def open(self) -> Sequence:
+        self._check_open()
         if not self._free:
             raise BackendError(f"all {len(self._open)} sequences of {self.name} are in use; close one first")
         sequence = Sequence(self._free.pop(0))
@@ -193,8 +205,22 @@ class LlamaCpp:
         return sequence
 
     def forward(self, segments: SequenceOf[Segment]) -> Logits:
+        self._check_open()
         n, rows = self._fill_batch(segments)
         self._batch.n_tokens = n
+        try:
+            pointer = self._decode(n, rows, len(segments[0].sequence))
+            for segment in segments:
+                self._fed[segment.sequence.id] = len(segment.tokens)
+                segment.sequence.tokens += segment.tokens
+        except BaseException:  # Ctrl-C too may come between the computation and the note of it
+            self._drop_partial(segments)
+            raise
+        return self._view(pointer, rows)
+
+    def _decode(self, n: int, rows: int, length: int) -> Any:
+        """Compute the batch; llama.cpp's pointer to the logits."""
+        forget_messages()
         started = perf_counter()
         status = self._c.llama_decode(self._context, self._batch)
         pointer = self._c.llama_get_logits(self._context) if rows and status == 0 else None
@@ -202,15 +228,12 @@ class LlamaCpp:
             self._c.llama_synchronize(self._context)
         seconds = perf_counter() - started
         self.compute_seconds += seconds
+        self.last_step = Step(n, length, seconds)
+        if status == 1:
+            raise ContextFull(f"the KV cache of {self.name} is full; raise --ctx or reset the chat")
         if status != 0:
-            self._drop_partial(segments)
-            if status == 1:
-                raise ContextFull(f"the KV cache of {self.name} is full; raise --ctx or reset the chat")
             raise BackendError(f"llama.cpp failed on {self.name} ({status}): {recent_messages()}")
-        self.last_step = Step(n, len(segments[0].sequence), seconds)
-        for segment in segments:
-            segment.sequence.tokens += segment.tokens
-        return self._view(pointer, rows)
+        return pointer
 
     def _fill_batch(self, segments: SequenceOf[Segment]) -> tuple[int, int]:
         """Lay the segments out for llama.cpp; the numbers of tokens and of rows wanted."""
@@ -224,6 +247,8 @@ class LlamaCpp:
         start = 0
         self._wanted[:n] = 0
         for s in segments:
+            if s.parents is not None:
+                raise UsageError("the llama.cpp backend verifies chains only, no trees")
             length, end = len(s.sequence), start + len(s.tokens)
             if length + len(s.tokens) > self.n_ctx:
                 raise ContextFull(
@@ -257,8 +282,16 @@ class LlamaCpp:
     def rollback(self, sequence: Sequence, length: int) -> None:
         if not 0 <= length <= len(sequence):
             raise UsageError(f"cannot roll back to {length} tokens; the sequence has {len(sequence)}")
+        self._check_open()
+        self._fed.pop(sequence.id, None)
+        del sequence.tokens[
+            length:
+        ]  # first: if interrupted in between, the cache holds more, which is found out
         self._remove_from(sequence, length)
-        del sequence.tokens[length:]
+
+    def keep(self, sequence: Sequence, indices: SequenceOf[int]) -> None:
+        check_prefix(indices, fed := self._fed.get(sequence.id, 0))
+        self.rollback(sequence, len(sequence) - fed + len(indices))
 
     def _remove_from(self, sequence: Sequence, position: int) -> None:
         if self._c.llama_memory_seq_rm(self._memory, sequence.id, position, -1):
@@ -269,6 +302,7 @@ class LlamaCpp:
 
     def save(self, sequence: Sequence, file: Path) -> None:
         """One JSON line (model fingerprint, tokens), then llama.cpp's bytes. The file appears whole."""
+        self._check_open()
         size = self._c.llama_state_seq_get_size(self._context, sequence.id)
         data = (ctypes.c_uint8 * size)()
         written = self._c.llama_state_seq_get_data(self._context, data, size, sequence.id)
@@ -315,6 +349,12 @@ class LlamaCpp:
         if self._model:
             self._c.llama_model_free(self._model)  # frees its LoRA adapters too
             self._model = None
+        self._open.clear()
+
+    def _check_open(self) -> None:
+        """llama.cpp would touch memory that is no longer its own."""
+        if not self._context:
+            raise BackendError(f"{self.name} is closed; load it again")
 
 
 def _check_file(path: Path) -> None:
@@ -325,14 +365,3 @@ def _check_file(path: Path) -> None:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     if magic != b"GGUF":
         raise ModelError(f"{path.name} is not a GGUF file (it begins with {magic!r})")
-
-
-def _fingerprint(path: Path) -> str:
-    """Tells model files apart without reading gigabytes: size, first and last MiB."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(1 << 20))
-        file.seek(max(0, size - (1 << 20)))
-        digest.update(file.read())
-    return digest.hexdigest()
