@@ -29,7 +29,7 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def target(model_files: Path) -> Iterator[LlamaCpp]:
     """The target, loaded: a test closes the sequences it opens and leaves the backend open."""
-    backend = load(model_files / "target.gguf")
+    backend = load(model_files / "target.gguf", sequences=32)
     yield backend
     backend.close()
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from inspect import GEN_RUNNING, getgeneratorstate
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import Event, Lock, current_thread
 from time import perf_counter
 
@@ -79,6 +79,8 @@ class Engine:
         """held while models compute"""
         self._current: Generation | None = None
         self._closed = False
+        self._start = Lock()
+        """held while a generation starts, so that no two do"""
 
     def generate(self, prompt: Sequence[int], request: Request) -> Generation:
         """Start generating behind `prompt` (token ids).
@@ -86,8 +88,6 @@ class Engine:
         An unfinished generation of the same thread ends. Raises UsageError while another thread's runs,
         and if the prompt is empty; ContextFull if the prompt does not fit.
         """
-        if self._closed:
-            raise UsageError("the runtime is closed; load it again")
         if not prompt:
             raise UsageError("the prompt is empty; give some text")
         if len(prompt) > self.target.n_ctx:
@@ -95,17 +95,26 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens and the context holds {self.target.n_ctx}; "
                 "shorten the prompt or raise --ctx"
             )
-        if self._current is not None:
-            self._current.give_way()
-        self._current = Generation(self, prompt, request)
-        return self._current
+        self.refuse_callbacks("start another generation with the same runtime")
+        with self._start:
+            if self._closed:
+                raise UsageError("the runtime is closed; load it again")
+            if self._current is not None:
+                self._current.give_way()
+            self._current = Generation(self, prompt, request)
+            return self._current
+
+    def refuse_callbacks(self, what: str) -> None:
+        """Raise UsageError inside a callback of the running generation, which would wait for itself."""
+        if self._current is not None and self._current.calls_back:
+            raise UsageError(f"a callback cannot {what}; it may only cancel the generation")
 
     def close(self) -> None:
         """End the running generation, from any thread, and wait until its models are at rest."""
-        current = self._current
-        if current is not None and current.calls_back:
-            raise UsageError("a callback cannot close the runtime; cancel the generation there")
-        self._closed = True
+        self.refuse_callbacks("close the runtime")
+        with self._start:
+            self._closed = True
+            current = self._current
         if current is not None:
             current.cancel()
             with self.step:
@@ -150,18 +159,24 @@ class Generation:
             self._read_prompt()
             while output.finish_reason is None:
                 if len(self._context) > engine.target.n_ctx:
-                    yield from output.finish("context")
+                    yield from self._released(output.finish("context"))
                     break
                 finished = self._round()
                 for token in finished.emitted:  # one by one: a stop may lie in the middle of a round
-                    yield from output.push(token)
-                    self.stats.tokens = len(output.tokens)
+                    yield from self._released(output.push(token))
                     if output.finish_reason is not None:
                         break
         except _Cancelled:
-            yield from output.finish("cancelled")
+            yield from self._released(output.finish("cancelled"))
+
+    def _released(self, tokens: list[Token]) -> list[Token]:
+        """Tokens that the output released. With the last of them the cache is cut to the output,
+        before they are handed out: they may be read when another generation has begun."""
+        output = self._output
         self.stats.tokens = len(output.tokens)
-        self._keep(self._prompt_length + len(output.tokens))
+        if output.finish_reason is not None:
+            self._keep(self._prompt_length + len(output.tokens))
+        return tokens
 
     def _read_prompt(self) -> None:
         started = perf_counter()
@@ -298,6 +313,7 @@ class Generation:
         return self
 
     def __next__(self) -> Token:
+        self._engine.refuse_callbacks("read on")
         with self._engine.step:
             self._thread = current_thread()
             return next(self._tokens)
@@ -326,15 +342,15 @@ class Generation:
 
     def give_way(self) -> None:
         """Another generation wants to start. Raises UsageError if this one is another thread's."""
-        if self.finish_reason is not None:
+        if self.finish_reason is not None or getgeneratorstate(self._tokens) == GEN_CLOSED:  # or failed
             return
-        if self.calls_back:
-            raise UsageError("a callback cannot start another generation with the same runtime")
-        if self._thread is not current_thread() and self._thread.is_alive():
+        foreign = self._thread is not current_thread() and self._thread.is_alive()
+        if foreign and not self._cancel.is_set():
             raise UsageError(
                 "another thread is generating with this runtime; wait for it, cancel it, or load a second one"
             )
-        self.abandon()
+        with self._engine.step:  # a cancelled one may be in its last pass
+            self.abandon()
 
     @property
     def text(self) -> str:
