@@ -103,13 +103,17 @@ class Output:
         return 0
 
     def _release_whole(self, end: int) -> list[Token]:
-        """Release the held tokens whose text ends at or before character `end`."""
+        """Release the held tokens whose text ends at or before character `end`. A token without text
+        may hold the first bytes of the character behind it, and goes with that."""
         position, count = 0, 0
-        for token in self._held:
+        for i, token in enumerate(self._held):
             position += len(token.text)
             if position > end:
                 break
-            count += 1
+            if token.text:
+                count = i + 1
+        else:
+            count = len(self._held)
         return self._emit(self._held[:count], self._held[count:])
 
     def _release_before(self, start: int) -> list[Token]:
