@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -168,6 +169,7 @@ class LlamaCpp:
             if not adapter:
                 raise ModelError(f"LoRA adapter {path.name} does not fit {self.name}: {recent_messages()}")
             adapters.append(adapter)
+            self._fingerprint += fingerprint(path)  # a cache made with it is another model's
         if n := len(adapters):
             handles, scales = (c.llama_adapter_lora_p_ctypes * n)(*adapters), (ctypes.c_float * n)(*[1.0] * n)
             if c.llama_set_adapters_lora(self._context, handles, n, scales) != 0:
@@ -250,6 +252,8 @@ class LlamaCpp:
             if s.parents is not None:
                 raise UsageError("the llama.cpp backend verifies chains only, no trees")
             length, end = len(s.sequence), start + len(s.tokens)
+            if not 0 <= s.rows <= len(s.tokens):
+                raise UsageError(f"{s.rows} rows of logits of {len(s.tokens)} tokens were asked for")
             if length + len(s.tokens) > self.n_ctx:
                 raise ContextFull(
                     f"{length + len(s.tokens)} tokens do not fit into the context of {self.n_ctx}; "
@@ -308,7 +312,8 @@ class LlamaCpp:
         written = self._c.llama_state_seq_get_data(self._context, data, size, sequence.id)
         if written != size:
             raise BackendError(f"llama.cpp could not save the cache of {self.name}")
-        header = json.dumps({"model": self._fingerprint, "tokens": sequence.tokens})
+        tokens, check = sequence.tokens, _checksum(sequence.tokens, memoryview(data))
+        header = json.dumps({"model": self._fingerprint, "tokens": tokens, "crc32": check})
         partial = file.with_name(file.name + ".partial")
         with partial.open("wb") as out:
             out.write(header.encode() + b"\n")
@@ -316,21 +321,27 @@ class LlamaCpp:
         partial.replace(file)
 
     def restore(self, sequence: Sequence, file: Path) -> None:
-        with file.open("rb") as saved:
-            try:
+        try:
+            with file.open("rb") as saved:
                 header = json.loads(saved.readline())
-                model, tokens = header["model"], header["tokens"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise BackendError(f"{file.name} is not a saved cache; delete it") from error
-            if model != self._fingerprint:
-                raise BackendError(f"{file.name} was saved with another model than {self.name}; delete it")
-            data = saved.read()
+                model, tokens, check = header["model"], header["tokens"], header["crc32"]
+                data = saved.read()
+        except OSError as error:
+            raise BackendError(f"{file.name} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise BackendError(f"{file.name} is not a saved cache; delete it") from error
+        if model != self._fingerprint:
+            raise BackendError(
+                f"{file.name} was saved with another model or adapter than {self.name}; delete it"
+            )
+        if check != _checksum(tokens, data):
+            raise BackendError(f"{file.name} is damaged; delete it")
         self.rollback(sequence, 0)
         buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
         read = self._c.llama_state_seq_set_data(self._context, buffer, len(data), sequence.id)
         if read != len(data):
             self._remove_from(sequence, 0)
-            raise BackendError(f"{file.name} is damaged or was saved with other settings; delete it")
+            raise BackendError(f"{file.name} was saved with other settings or does not fit; delete it")
         sequence.tokens[:] = tokens
 
     def close(self, sequence: Sequence | None = None) -> None:
@@ -355,6 +366,10 @@ class LlamaCpp:
         """llama.cpp would touch memory that is no longer its own."""
         if not self._context:
             raise BackendError(f"{self.name} is closed; load it again")
+
+
+def _checksum(tokens: SequenceOf[int], data: bytes | memoryview) -> int:
+    return zlib.crc32(data, zlib.crc32(json.dumps(tokens).encode()))
 
 
 def _check_file(path: Path) -> None:
