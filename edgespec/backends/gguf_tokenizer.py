@@ -16,13 +16,23 @@ class GGUFTokenizer:
     def __init__(self, model: Any) -> None:
         """`model`: llama.cpp's model handle; vocabulary-only models will do."""
         self._c = llama()
-        self._vocab = self._c.llama_model_get_vocab(model)
+        self._handle = self._c.llama_model_get_vocab(model)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self._buffer = ctypes.create_string_buffer(512)
         self._pieces: dict[int, bytes] = {}
         bos, eos = self._c.llama_vocab_bos(self._vocab), self._c.llama_vocab_eos(self._vocab)
         self.bos: int | None = bos if bos >= 0 and self._c.llama_vocab_get_add_bos(self._vocab) else None
         self.bos_text, self.eos_text = self._marker(bos), self._marker(eos)
+
+    def close(self) -> None:
+        """The model is about to be freed, and its vocabulary with it."""
+        self._handle = None
+
+    @property
+    def _vocab(self) -> Any:
+        if self._handle is None:
+            raise UsageError("the model of this tokenizer is closed; load it again")
+        return self._handle
 
     def encode(self, text: str, *, special: bool = False, bos: bool = True) -> list[int]:
         """See `Tokenizer.encode`. Raises UsageError for text that is not valid Unicode."""

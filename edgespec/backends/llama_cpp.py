@@ -68,6 +68,7 @@ class LlamaCpp:
         self._context: Any = None
         self._batch: Any = None
         self._open: dict[int, Sequence] = {}
+        self._vocabulary: GGUFTokenizer | None = None
         self._fed: dict[int, int] = {}
         self.name = name or path.name
         options = options or LlamaCppOptions()
@@ -75,7 +76,8 @@ class LlamaCpp:
             self._load_model(path, options)
             self._create_context(options)
             self._apply_adapters(options.lora)
-            self.tokenizer: Tokenizer = GGUFTokenizer(self._model)
+            self._vocabulary = GGUFTokenizer(self._model)
+            self.tokenizer: Tokenizer = self._vocabulary
             self.capabilities = self._probe(options)
         except BaseException:
             self.close()
@@ -358,6 +360,8 @@ class LlamaCpp:
             self._c.llama_free(self._context)
             self._context = None
         if self._model:
+            if self._vocabulary is not None:
+                self._vocabulary.close()
             self._c.llama_model_free(self._model)  # frees its LoRA adapters too
             self._model = None
         self._open.clear()

@@ -458,6 +458,13 @@ def test_closing_twice_and_using_what_is_closed_is_safe(model_files: Path, tmp_p
     ):
         with pytest.raises(BackendError, match=r"target\.gguf is closed"):
             use()
+    for ask in (
+        lambda: backend.tokenizer.encode("a"),
+        lambda: backend.tokenizer.is_end(3),
+        backend.tokenizer.vocabulary,
+    ):
+        with pytest.raises(UsageError, match="is closed; load it again"):
+            ask()
 
 
 def test_a_sequence_can_be_closed_twice(own: LlamaCpp) -> None:
