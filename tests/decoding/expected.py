@@ -84,15 +84,6 @@ def merged_ends(exact: Cells, ngram: NGram) -> Cells:
     return cells
 
 
-def projected(cells: Mapping[tuple[int, ...], float], first: int, last: int) -> Cells:
-    """The marginal over tokens number `first` to `last` - 1 of each continuation."""
-    out: Cells = {}
-    for continuation, weight in cells.items():
-        part = continuation[first:last]
-        out[part] = out.get(part, 0.0) + weight
-    return out
-
-
 def chi_square(observed: Mapping[tuple[int, ...], float], expected: Cells, least: float = 10.0) -> float:
     """The p-value of Pearson's test. Cells expected less than `least` times are merged with others
     that begin alike; a continuation that has no probability at all refutes at once."""
