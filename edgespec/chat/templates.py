@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -59,24 +59,39 @@ def _check(messages: Sequence[Message]) -> None:
 
 
 def _unused_character(messages: Sequence[Message]) -> str:
-    everything = "".join(m["content"] for m in messages)
+    everything = "".join(_texts(messages))
     for character in _NONCHARACTERS:
         if character not in everything:
             return character
     raise UsageError("the messages contain every Unicode noncharacter; remove some")
 
 
-def _defuse(messages: Sequence[Message], markers: Sequence[str], sentinel: str) -> list[dict[str, Any]]:
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a message, in whatever field, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for item in value.items() for text in _texts(item))
+    elif isinstance(value, Sequence):
+        yield from (text for item in value for text in _texts(item))
+
+
+def _defuse(messages: Sequence[Message], markers: Sequence[str], sentinel: str) -> Sequence[Message]:
     """Break the markers in message texts by a sentinel behind their first character."""
-    if not any(marker in m["content"] for m in messages for marker in markers):
-        return [dict(m) for m in messages]
     longest_first = sorted(markers, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, longest_first)))
+    pattern = re.compile("|".join(map(re.escape, longest_first)) or "$^")
 
     def broken(match: re.Match[str]) -> str:
         return match[0][0] + sentinel + match[0][1:] + sentinel
 
-    return [{**m, "content": pattern.sub(broken, m["content"])} for m in messages]
+    def defused(value: Any) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(broken, value)
+        if isinstance(value, Mapping):
+            return {defused(key): defused(item) for key, item in value.items()}
+        return [defused(item) for item in value] if isinstance(value, Sequence) else value
+
+    return [defused(message) for message in messages]
 
 
 def _encode(text: str, sentinel: str, tokenizer: Tokenizer) -> list[int]:
