@@ -112,10 +112,15 @@ def load(
     )
     try:
         drafter = None
-        if depth > 0 and not target.capabilities.rollback:
-            log.warning("%s decodes plainly: %s", target.name, target.capabilities.reason)
-        elif depth > 0:
-            drafter = _drafter(target, wanted, settings, advice=_advice(named, draft))
+        if depth > 0 and wanted not in (None, "none"):
+            if target.capabilities.rollback:
+                drafter = _drafter(target, wanted, settings, advice=_advice(named, draft))
+            elif draft is not None:  # asked for by name: refuse rather than ignore
+                raise UsageError(
+                    f"{target.name} cannot speculate: {target.capabilities.reason}; leave --draft out"
+                )
+            else:
+                log.warning("%s decodes plainly: %s", target.name, target.capabilities.reason)
         return Runtime(named.name, target, drafter, depth, chat_template)
     except BaseException:
         target.close()
