@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from pair import TARGET, VOCABULARY, load
 
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
+from edgespec.decoding import engine as engine_module
 from edgespec.decoding.engine import Engine, Generation, Request
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
+from edgespec.decoding.stopping import Output
 from edgespec.drafters.base import Drafter, DraftState, Node
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
@@ -365,34 +368,48 @@ def test_a_second_thread_is_refused_while_one_generates(build: Build) -> None:
     assert len(engine.generate(PROMPT, Request(NO_END, max_tokens=5)).run().tokens) == 5
 
 
-def test_threads_that_start_at_the_same_time_never_share_the_cache(build: Build) -> None:
+def test_threads_that_start_at_the_same_time_never_share_the_cache(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever is refused says so; whoever is not gets the right output."""
     engine = build()
-    expected = plain(build, Request(NO_END, max_tokens=8)).tokens
-    outputs: list[list[int]] = []
+    request = Request(NO_END, max_tokens=8)
+    prompts = [[*PROMPT, token] for token in range(4)]
+    expected = [plain(build, request, prompt).tokens for prompt in prompts]
+
+    def slow_start(*args: Any) -> Output:
+        sleep(0.001)  # others run meanwhile
+        return Output(*args)
+
+    monkeypatch.setattr(engine_module, "Output", slow_start)
+    right: list[bool] = []
     refused: list[UsageError] = []
     start = Event()
 
-    def use() -> None:
-        start.wait(20)
-        for _ in range(30):
-            attempt()
-
-    def attempt() -> None:
+    def attempt(thread: int) -> None:
         try:
-            outputs.append(engine.generate(PROMPT, Request(NO_END, max_tokens=8)).run().tokens)
+            answer = engine.generate(prompts[thread], request)
+            for _ in answer:
+                sleep(0.001)
         except UsageError as error:
             refused.append(error)
+        else:
+            right.append(answer.tokens == expected[thread])
 
-    threads = [Thread(target=use) for _ in range(4)]
+    def use(thread: int) -> None:
+        start.wait(20)
+        for _ in range(25):
+            attempt(thread)
+
+    threads = [Thread(target=use, args=(i,)) for i in range(len(prompts))]
     for thread in threads:
         thread.start()
     start.set()
     for thread in threads:
         thread.join(60)
-    assert len(outputs) + len(refused) == 120
-    assert outputs
-    assert all(output == expected for output in outputs)
+    assert len(right) + len(refused) == 100
+    assert right
+    assert all(right)
 
 
 def test_another_threads_cancelled_generation_that_nobody_reads_on_does_not_block(build: Build) -> None:
