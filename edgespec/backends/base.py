@@ -6,6 +6,7 @@ they know nothing of llama.cpp or ONNX Runtime.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,9 @@ class Segment:
     sequence: Sequence
     tokens: SequenceOf[int]
     rows: int = 1
+    parents: SequenceOf[int] | None = None
+    """None: a chain. A tree: for each token the index of its parent among `tokens`, less than its own,
+    or -1 for the end of the sequence. The path to keep is chosen by `keep` before the next pass."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ class Capabilities:
     gpu: bool = False
     reason: str = ""
     """why `rollback` is False, in words for the user"""
+    tree: bool = False
+    """segments may be trees"""
+    hidden: bool = False
+    """passes yield hidden states too"""
+    batch: bool = False
+    """segments of several sequences share one pass instead of following one another"""
 
 
 class Tokenizer(Protocol):
@@ -118,6 +128,9 @@ class Backend(Protocol):
     """time spent inside the runtime since load"""
     chat_template: str | None
     """the Jinja source the model file carries"""
+    hidden: Mapping[str, NDArray[np.float32]]
+    """of the last pass, for each row of its logits, where the model was loaded to yield them: "final"
+    is what the output head multiplies, "N" the residual stream behind layer N; float32 [rows, width]"""
 
     def open(self) -> Sequence:
         """A new empty sequence. Raises BackendError when all are taken."""
@@ -134,6 +147,12 @@ class Backend(Protocol):
     def rollback(self, sequence: Sequence, length: int) -> None:
         """Keep the first `length` tokens of the cache, drop the rest. Raises BackendError when
         the model cannot; the cache is then reset to empty, never left in between."""
+        ...
+
+    def keep(self, sequence: Sequence, indices: SequenceOf[int]) -> None:
+        """Of the tokens this sequence was last fed, keep those at `indices` (ascending, each the parent of
+        the next), drop the rest. Where trees cannot be fed, `indices` is 0, 1, …, a prefix. Raises
+        UsageError for other indices."""
         ...
 
     def save(self, sequence: Sequence, file: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 from edgespec.backends.base import Backend, Segment, Sequence
+from edgespec.errors import UsageError
 
 
 def common_prefix(a: SequenceOf[int], b: SequenceOf[int]) -> int:
@@ -46,3 +47,9 @@ def align(
         chunk = context[start : start + min(backend.max_batch, missing - 1)]
         backend.forward([Segment(sequence, chunk, rows=0)])
     return reused
+
+
+def check_prefix(indices: SequenceOf[int], fed: int) -> None:
+    """Raise UsageError unless `indices` are 0, 1, … of `fed` tokens: what `keep` may keep of a chain."""
+    if list(indices) != list(range(len(indices))) or len(indices) > fed:
+        raise UsageError(f"of a chain of {fed} tokens only a beginning can be kept, not {list(indices)}")

@@ -93,6 +93,8 @@ class Header:
     metadata: dict[str, Any]
     """numbers, booleans, str; arrays as tuples of numbers or `Strings`"""
     tensors: tuple[Tensor, ...]
+    spans: dict[str, tuple[int, int]]
+    """for each key of the metadata, where its entry begins and ends in the file"""
 
 
 def read_header(path: Path) -> Header:
@@ -148,11 +150,14 @@ class _Cursor:
         if n_keys > _MAX_KEYS or n_tensors > _MAX_TENSORS:
             raise self._damaged(f"it claims {n_keys} metadata keys and {n_tensors} tensors")
         metadata: dict[str, Any] = {}
+        spans: dict[str, tuple[int, int]] = {}
         for _ in range(n_keys):
+            begin = self._at
             key = self._string()
             if key in metadata:
                 raise self._damaged(f"the key {key!r} appears twice")
             metadata[key] = self._value()
+            spans[key] = (begin, self._at)
         infos = [self._tensor_info() for _ in range(n_tensors)]
         alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
@@ -161,7 +166,7 @@ class _Cursor:
         tensors = tuple(self._tensor(start, *info) for info in infos)
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise self._damaged("a tensor appears twice")
-        return Header(self._path, self._size, version, metadata, tensors)
+        return Header(self._path, self._size, version, metadata, tensors, spans)
 
     def _damaged(self, why: str) -> ModelError:
         return ModelError(f"{self._path} is damaged or cut short ({why}); fetch it again.")

@@ -1,0 +1,167 @@
+"""Models that `edgespec convert` made; convert/graph.py says what their graphs take and yield."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.base import Logits
+from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
+from edgespec.backends.onnx_session import open_session
+from edgespec.backends.vocabulary_model import VocabularyModel
+from edgespec.convert.folder import MODEL, TREE, VERSION, VOCABULARY, read_report
+from edgespec.errors import ModelError, UsageError
+
+HIDE = np.float32(-1e9)
+"""added to the score of what a token must not see"""
+
+
+class ConvertedModel:
+    """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer."""
+
+    def __init__(self, folder: Path, threads: int, provider: str | None, tree: bool) -> None:
+        """Raises as `open_session` does. `tree`: load the graph that takes trees."""
+        self.tree = tree
+        self._binding: Any = None
+        self.vocabulary = VocabularyModel(folder / VOCABULARY)
+        self.tokenizer, self.chat_template = self.vocabulary.tokenizer, self.vocabulary.chat_template
+        try:
+            file = folder / (TREE if tree else MODEL)
+            self.session, self.provider = open_session(file, threads, provider, self._start)
+        except BaseException:
+            self.close()
+            raise
+        report = read_report(folder)
+        self.fingerprint = report.source_sha256 if report else self.shape.name
+
+    def _start(self, session: Any) -> None:
+        """Read what the graph says of itself, and run it once."""
+        try:
+            self._about = json.loads(session.get_modelmeta().custom_metadata_map["edgespec"])
+            about = self._about
+            if about["version"] != VERSION:
+                raise ModelError("the model was converted by another version; convert it again")
+            self.shape = Shape(about["name"], about["layers"], about["context"], about["vocabulary"])
+            self._kv_shape = (1, about["kv_heads"], about["head"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise ModelError("the model was not made by edgespec convert, or is damaged; convert it again") from error
+        self.session = session
+        self.prepare(Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False))
+        cache = self.cache()
+        self.run(cache, 0, [0, 0], None, [0, 1], 0)
+
+    def prepare(self, limits: Limits) -> None:
+        self._limits = limits
+        tokens, rows = max(2, limits.max_batch), limits.max_rows + 1
+        self._ids = np.zeros(tokens, np.int64)
+        self._positions = np.zeros(tokens, np.int64)
+        self._rows = np.zeros(rows + 1, np.int64)
+        self._last = np.zeros(1, np.int32)
+        self._total = np.zeros((), np.int32)
+        self._logits: Logits = np.empty((rows, self.shape.vocabulary), np.float32)
+        self._no_bias = np.zeros(tokens * (limits.n_ctx + 1) if self.tree else 0, np.float32)
+        self.hidden: Mapping[str, NDArray[np.float32]] = {
+            output.name.removeprefix("hidden."): np.empty((rows, self._about["width"]), np.float32)
+            for output in self.session.get_outputs()
+            if output.name.startswith("hidden.")
+        }
+
+    def cache(self) -> _Cache:
+        heads, head = self._kv_shape[1:]
+        shape = (1, heads, self._limits.n_ctx + 1, head)  # one more for a row that only fills up a pass
+        cache = _Cache(self.session.io_binding(), self.shape.layers, shape)
+        _bind(cache.binding.bind_input, "seqlens_k", self._last, (1,))
+        _bind(cache.binding.bind_input, "total_sequence_length", self._total, ())
+        return cache
+
+    def run(
+        self,
+        cache: Cache,
+        length: int,
+        tokens: SequenceOf[int],
+        parents: SequenceOf[int] | None,
+        rows: SequenceOf[int],
+        at: int,
+    ) -> Logits:
+        assert isinstance(cache, _Cache)
+        binding = cache.binding
+        n, r = len(tokens), len(rows)
+        self._ids[:n], self._rows[:r] = tokens, rows
+        if self._limits.pad and n == 1:
+            n, self._ids[1] = 2, 0
+        if self._limits.pad and r == 1:
+            r, self._rows[1] = 2, self._rows[0]
+        self._last[0], self._total[...] = length + n - 1, length + n
+        _bind(binding.bind_input, "input_ids", self._ids, (1, n))
+        _bind(binding.bind_input, "rows", self._rows, (r,))
+        if self.tree:
+            bias = self._see(length, n, parents)
+            _bind(binding.bind_input, "position_ids", self._positions, (1, n))
+            _bind(binding.bind_input, "attention_bias", bias, (1, 1, n, length + n))
+        _bind(binding.bind_output, "logits", self._logits[at:], (1, r, self.shape.vocabulary))
+        for name, buffer in self.hidden.items():
+            _bind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
+        self.session.run_with_iobinding(binding)
+        return self._logits
+
+    def _see(self, length: int, n: int, parents: SequenceOf[int] | None) -> NDArray[np.float32]:
+        """Positions of the tokens, and what each may see: the sequence, its ancestors and itself."""
+        if parents is None:
+            self._positions[:n] = np.arange(length, length + n)
+            return self._no_bias
+        if length == 0:
+            raise UsageError("a tree needs at least one token before it; feed the prompt first")
+        bias = np.zeros((n, length + n), np.float32)
+        bias[:, length:] = HIDE
+        self._positions[:n] = length  # of a row that only fills up as well
+        for i, parent in enumerate(parents):
+            if parent >= 0:
+                bias[i, length:] = bias[parent, length:]
+                self._positions[i] = self._positions[parent] + 1
+            bias[i, length + i] = 0
+        return bias
+
+    def close(self) -> None:
+        self.vocabulary.close()
+        self.session = None
+
+
+class _Cache:
+    """`Cache` in buffers that the graph reads and writes."""
+
+    def __init__(self, binding: Any, layers: int, shape: tuple[int, ...]) -> None:
+        self.binding = binding
+        self._buffers: dict[str, NDArray[np.float32]] = {}
+        for i in range(layers):
+            for part in ("key", "value"):
+                buffer = np.zeros(shape, np.float32)  # pages are committed when first written
+                self._buffers[f"{i}.{part}"] = buffer
+                _bind(binding.bind_input, f"past_key_values.{i}.{part}", buffer, shape)
+                _bind(binding.bind_output, f"present.{i}.{part}", buffer, shape)
+
+    def arrays(self, length: int) -> Mapping[str, Array]:
+        return {name: buffer[:, :, :length] for name, buffer in self._buffers.items()}
+
+    def fill(self, arrays: Mapping[str, Array]) -> None:
+        for name, buffer in self._buffers.items():
+            saved = arrays[name]
+            length = saved.shape[2]
+            if saved.dtype != buffer.dtype or saved.shape != buffer[:, :, :length].shape:
+                raise ValueError(f"{name} is {saved.dtype} {saved.shape}")
+            buffer[:, :, :length] = saved
+
+    def move(self, start: int, indices: SequenceOf[int]) -> None:
+        source = start + np.asarray(indices, np.int64)
+        for buffer in self._buffers.values():
+            buffer[:, :, start : start + len(source)] = buffer[:, :, source]
+
+
+def _bind(bind: Any, name: str, buffer: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Bind an input or output to the memory of an array, which must stay alive."""
+    bind(name, "cpu", 0, buffer.dtype, shape, buffer.ctypes.data)

@@ -1,0 +1,93 @@
+"""What the ONNX backend asks of a model file, whatever the layout of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.base import Logits, Tokenizer
+
+Array = NDArray[np.generic]
+
+
+class Cache(Protocol):
+    """Keys and values of one sequence. Only positions below the sequence's length count."""
+
+    def arrays(self, length: int) -> Mapping[str, Array]:
+        """The first `length` positions, by input name: [1, kv heads, length, head]; to be saved."""
+        ...
+
+    def fill(self, arrays: Mapping[str, Array]) -> None:
+        """Put saved positions back. Raises ValueError if they are of another shape or type."""
+        ...
+
+    def move(self, start: int, indices: SequenceOf[int]) -> None:
+        """Positions start + indices become start, start + 1, …: the path kept of a tree."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model."""
+
+    name: str
+    layers: int
+    context: int
+    """positions it can be run with"""
+    vocabulary: int
+    """width of the logits"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What buffers are made for."""
+
+    n_ctx: int
+    max_batch: int
+    max_rows: int
+    pad: bool
+    """never compute one token or one row alone: they take other kernels, which round differently"""
+
+
+class Model(Protocol):
+    """A session with the buffers of its passes."""
+
+    shape: Shape
+    tokenizer: Tokenizer
+    chat_template: str | None
+    fingerprint: str
+    """tells models apart whose saved caches must not be mixed"""
+    tree: bool
+    hidden: Mapping[str, NDArray[np.float32]]
+    """of the last passes, by name: float32 [max rows, width]"""
+    provider: str
+
+    def prepare(self, limits: Limits) -> None:
+        """Make the buffers. Once, before the first cache."""
+        ...
+
+    def cache(self) -> Cache:
+        """An empty cache."""
+        ...
+
+    def run(
+        self,
+        cache: Cache,
+        length: int,
+        tokens: SequenceOf[int],
+        parents: SequenceOf[int] | None,
+        rows: SequenceOf[int],
+        at: int,
+    ) -> Logits:
+        """Feed tokens behind the first `length`; the buffer of logits, whose rows from `at` on are those
+        of the tokens at `rows`. Raises whatever the runtime raises."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...

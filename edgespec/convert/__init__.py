@@ -1,0 +1,1 @@
+"""GGUF → ONNX without torch: the same weights for a second runtime."""

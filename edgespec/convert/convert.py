@@ -1,0 +1,197 @@
+"""GGUF → a folder with an ONNX decoder, its weights, its tokenizer and a report.
+
+Streams: memory stays at a few hundred megabytes whatever the size of the model. The folder appears
+under its name when all of it is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import filelock
+import onnx
+
+from edgespec.convert.blocks import BLOCK_TYPES
+from edgespec.convert.external_data import ExternalData
+from edgespec.convert.folder import DATA, MODEL, TREE, VERSION, VOCABULARY, Report, folder_for, read_report
+from edgespec.convert.graph import Variant, build_graph
+from edgespec.convert.repack import format_of
+from edgespec.convert.source import Source
+from edgespec.convert.vocabulary_file import write_vocabulary
+from edgespec.convert.weights import Weights, write_weights
+from edgespec.errors import ModelError, UsageError
+from edgespec.hub import store
+from edgespec.hub.progress import LogProgress, Progress
+from edgespec.hub.sizes import human
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A converted model."""
+
+    folder: Path
+    report: Report
+    fresh: bool
+    """False: it was there already, of the same source and options"""
+
+
+def convert(
+    path: Path,
+    *,
+    small: bool = False,
+    hidden: tuple[int, ...] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert a GGUF model (any part of a split one may be named).
+
+    small: 4-bit weights wherever the source has more, except in the embedding and the head; for
+        draft models, whose errors cost speed and never quality.
+    hidden: make the final hidden state an output, and those behind these layers.
+    force: convert even if it was done before.
+
+    Raises ModelError for models that are damaged or cannot be converted, UsageError for layers that
+    do not exist, HubError when the disk is full or another process converts the same model.
+    """
+    progress = progress or LogProgress()
+    source = Source(path)
+    layers = source.decoder.layers
+    if hidden is not None and not all(0 <= layer < layers for layer in hidden):
+        raise UsageError(f"hidden states of layers {list(hidden)} were asked for; there are 0 to {layers - 1}")
+    folder = folder_for(source.path)
+    with _locked(folder):
+        known = None if force else read_report(folder)
+        stat = source.path.stat()
+        options = (VERSION, small, None if hidden is None else [*hidden])
+        if known is not None and (known.version, known.small, known.hidden) == options:
+            same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
+            if same or known.source_sha256 == _sha256(source, progress):
+                return Conversion(folder, known, fresh=False)
+        _require_room(source, small, folder)
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
+        try:
+            partial.mkdir(parents=True)
+            report = _write(source, partial, small, hidden, progress)
+            if folder.exists():
+                shutil.rmtree(folder)
+            partial.rename(folder)
+        except OSError as error:
+            raise ModelError(f"{folder} cannot be written: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return Conversion(folder, report, fresh=True)
+
+
+def _write(
+    source: Source, folder: Path, small: bool, hidden: tuple[int, ...] | None, progress: Progress
+) -> Report:
+    decoder, header = source.decoder, source.headers[0]
+    title = header.metadata.get("general.name")
+    name = title if isinstance(title, str) and title else source.path.stem
+    progress.start(f"converting {source.path.name}", source.bytes)
+    data = ExternalData(folder / DATA)
+    try:
+        weights = write_weights(source, data, small, progress.advance)
+    finally:
+        data.close()
+    properties = {
+        "edgespec": json.dumps(
+            {
+                "version": VERSION,
+                "name": name,
+                "layers": decoder.layers,
+                "kv_heads": decoder.kv_heads,
+                "head": decoder.head,
+                "context": decoder.context,
+                "vocabulary": decoder.vocabulary,
+                "width": decoder.width,
+            }
+        )
+    }
+    for tree, file in ((False, MODEL), (True, TREE)):
+        onnx.save(build_graph(decoder, weights, Variant(tree, hidden), properties), folder / file)
+    write_vocabulary(header, folder / VOCABULARY)
+    licence = header.metadata.get("general.license")
+    report = Report(
+        version=VERSION,
+        name=name,
+        source=source.path.name,
+        source_sha256=_sha256(source, progress),
+        source_bytes=_bytes(source),
+        source_mtime_ns=source.path.stat().st_mtime_ns,
+        small=small,
+        hidden=None if hidden is None else [*hidden],
+        licence=licence if isinstance(licence, str) else None,
+        weights=_types(weights, small),
+    )
+    report.save(folder)
+    return report
+
+
+def add_quality(conversion: Conversion, quality: dict[str, object]) -> Conversion:
+    """Note in the report how good the model is."""
+    report = replace(conversion.report, quality=quality)
+    report.save(conversion.folder)
+    return replace(conversion, report=report)
+
+
+def _types(weights: Weights, small: bool) -> list[dict[str, object]]:
+    return [
+        {
+            "type": type_,
+            "became": became,
+            "weights": n,
+            "exact": became == "float32" or format_of(type_, small and became.startswith("4")).exact,
+        }
+        for (type_, became), n in weights.became.most_common()
+    ]
+
+
+def _bytes(source: Source) -> int:
+    return sum(header.file_bytes for header in source.headers)
+
+
+def _sha256(source: Source, progress: Progress) -> str:
+    """Of the file; of a split model, of its parts' checksums one after another."""
+    progress.start(f"hashing {source.path.name}", _bytes(source))
+    sums = [store.sha256_of(header.path, progress) for header in source.headers]
+    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
+def _require_room(source: Source, small: bool, folder: Path) -> None:
+    needed = 0.0
+    for tensor in source.tensors.values():
+        bits = 32.0
+        if tensor.type in BLOCK_TYPES:
+            form = format_of(tensor.type, small)
+            bits = form.bits + (40 if form.zero_points else 32) / form.block
+        needed += tensor.elements * bits / 8
+    free = shutil.disk_usage(folder.parent).free
+    if needed > free:
+        raise ModelError(
+            f"not enough room to convert {source.path.name}: {human(int(needed))} needed, {human(free)} free in "
+            f"{folder.parent}"
+        )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    locks = store.home() / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    lock = filelock.FileLock(locks / f"convert-{key}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise ModelError(f"{folder.name} is being written by another process; wait for it") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,63 @@
+"""The folder a conversion leaves beside its source, and the report in it that says what it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.hub.gguf_header import split_names
+
+VERSION = 1
+"""of the converter; models converted by another are converted again"""
+SUFFIX = ".onnx-edgespec"
+MODEL, TREE, DATA, VOCABULARY, REPORT = "model.onnx", "tree.onnx", "model.onnx.data", "vocab.gguf", "report.json"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was converted from what, and how good it is."""
+
+    version: int
+    """of the converter"""
+    name: str
+    """for people"""
+    source: str
+    """file name of the GGUF"""
+    source_sha256: str
+    source_bytes: int
+    source_mtime_ns: int
+    """so that an unchanged source need not be hashed again"""
+    small: bool
+    hidden: list[int] | None
+    licence: str | None
+    weights: list[dict[str, Any]]
+    """per ggml type: what it became, how many weights, whether exactly"""
+    quality: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder, whole or not at all."""
+        partial = folder / f"{REPORT}.partial"
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+        partial.replace(folder / REPORT)
+
+
+def folder_for(source: Path) -> Path:
+    """Where the conversion of a GGUF file lies (any part of a split one may be named)."""
+    first = source.with_name(split_names(source.name)[0])
+    return first.with_name(first.stem + SUFFIX)
+
+
+def read_report(folder: Path) -> Report | None:
+    """The report of a finished conversion; None if there is none that this version understands."""
+    try:
+        return Report(**json.loads((folder / REPORT).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def is_converted(folder: Path) -> bool:
+    """Whether a folder is a conversion of ours."""
+    return folder.is_dir() and (folder / REPORT).is_file() and (folder / MODEL).is_file()

@@ -1,0 +1,115 @@
+"""The tensors of a GGUF model, read a few rows at a time: never a whole matrix in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+from edgespec.convert.architectures import Decoder, read_decoder
+from edgespec.convert.blocks import BLOCK_TYPES, FLOAT_TYPES, Blocks, Floats
+from edgespec.errors import ModelError
+from edgespec.hub.gguf_header import Header, Tensor
+from edgespec.hub.gguf_info import read_parts
+
+CHUNK = 1 << 21
+"""weights per piece; a piece takes about 30 bytes a weight while it is worked on"""
+
+
+class Source:
+    """A GGUF model that can be converted."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError for what is damaged or not supported; reads headers only."""
+        self.headers: list[Header] = read_parts(path)
+        self.path = self.headers[0].path
+        self.tensors: dict[str, Tensor] = {}
+        self._file_of: dict[str, Path] = {}
+        for header in self.headers:
+            for tensor in header.tensors:
+                self.tensors[tensor.name] = tensor
+                self._file_of[tensor.name] = header.path
+        self.decoder: Decoder = read_decoder(self.headers[0], self.tensors)
+        for tensor in self.tensors.values():
+            if tensor.type not in BLOCK_TYPES and tensor.type not in FLOAT_TYPES:
+                known = ", ".join([*BLOCK_TYPES, *FLOAT_TYPES])
+                raise ModelError(
+                    f"{self.path.name}: tensor {tensor.name} has type {tensor.type}, which cannot be "
+                    f"converted; these can: {known}"
+                )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.bytes for tensor in self.tensors.values())
+
+    def type_of(self, name: str) -> str:
+        """The ggml type of a tensor."""
+        return self.tensors[name].type
+
+    def blocks(self, name: str) -> Iterator[tuple[int, Blocks]]:
+        """Pieces of a quantized matrix: (first row, blocks). Raises ModelError for scales that are no
+        finite numbers."""
+        kind = BLOCK_TYPES[self.type_of(name)]
+        for row, data in self._pieces(name):
+            with np.errstate(all="ignore"):
+                blocks = kind.unpack(data)
+            finite = np.isfinite(blocks.scale).all()
+            if not finite or (blocks.minimum is not None and not np.isfinite(blocks.minimum).all()):
+                raise self._not_finite(name)
+            yield row, blocks
+
+    def floats(self, name: str) -> Iterator[tuple[int, Floats]]:
+        """Pieces of any matrix as float32: (first row, [rows, columns]). Raises ModelError likewise."""
+        type_ = self.type_of(name)
+        if type_ in BLOCK_TYPES:
+            for row, blocks in self.blocks(name):
+                yield row, blocks.floats()
+            return
+        for row, data in self._pieces(name):
+            data = data.reshape(len(data), -1)
+            if type_ == "F32":
+                values = data.view("<f4").astype(np.float32)
+            elif type_ == "F16":
+                values = data.view("<f2").astype(np.float32)
+            else:  # BF16: the upper half of a float32
+                values = (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+            if not np.isfinite(values).all():
+                raise self._not_finite(name)
+            yield row, values
+
+    def vector(self, name: str) -> Floats:
+        """A one-dimensional tensor as float32."""
+        return np.concatenate([piece.ravel() for _, piece in self.floats(name)])
+
+    def _not_finite(self, name: str) -> ModelError:
+        return ModelError(
+            f"{self.path.name} is damaged: tensor {name} holds infinite values or NaN; fetch it again"
+        )
+
+    def _pieces(self, name: str) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """(first row, uint8 [rows, ggml blocks, bytes per block])."""
+        tensor = self.tensors[name]
+        block, size = GGML_QUANT_SIZES[GGMLQuantizationType[tensor.type]]
+        columns = tensor.shape[0]
+        if columns % block:
+            raise ModelError(
+                f"{self.path.name}: rows of {name} have {columns} weights, no multiple of {block}; it is damaged"
+            )
+        rows = tensor.elements // columns
+        per_row = columns // block * size
+        step = max(1, CHUNK // columns)
+        with self._file_of[name].open("rb") as file:
+            file.seek(tensor.offset)
+            for row in range(0, rows, step):
+                count = min(step, rows - row)
+                data = np.fromfile(file, np.uint8, count * per_row)
+                if len(data) != count * per_row:
+                    raise ModelError(f"{self.path.name} is cut short in {name}; fetch it again")
+                yield row, data.reshape(count, columns // block, size)

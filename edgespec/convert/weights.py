@@ -1,0 +1,183 @@
+"""Every tensor of a GGUF model, re-expressed and written to the external data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec.convert.blocks import BLOCK_TYPES
+from edgespec.convert.external_data import ExternalData, viewed
+from edgespec.convert.repack import Format, format_of, pack
+from edgespec.convert.rope import rope_tables
+from edgespec.convert.source import Source
+
+SPARE_POSITIONS = 64
+"""Rotary tables are this much longer than the context, for rows that only fill up a pass."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix [outputs, inputs] in the external data. `form` None: float32."""
+
+    outputs: int
+    inputs: int
+    form: Format | None
+    data: TensorProto
+    scales: TensorProto | None = None
+    zero_points: TensorProto | None = None
+    bias: TensorProto | None = None
+
+
+@dataclass
+class Weights:
+    """What the graphs refer to."""
+
+    vectors: dict[str, TensorProto] = field(default_factory=dict)
+    """norms, float32, by GGUF name without `.weight`"""
+    matrices: dict[str, Matrix] = field(default_factory=dict)
+    """by GGUF name without `.weight`; `blk.N.attn_qkv` where the three share a format"""
+    ropes: list[tuple[TensorProto, TensorProto]] = field(default_factory=list)
+    """cosines and sines of each layer; layers that turn alike share them"""
+    became: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(ggml type, what it became) → number of weights"""
+
+
+def write_weights(
+    source: Source, out: ExternalData, small: bool, advance: Callable[[int], None]
+) -> Weights:
+    """Convert all tensors. `small`: 4 bits for everything but the output head, see `repack`.
+    `advance(bytes)` is told how much of the source is done."""
+    return _Writer(source, out, small, advance).run()
+
+
+class _Writer:
+    def __init__(
+        self, source: Source, out: ExternalData, small: bool, advance: Callable[[int], None]
+    ) -> None:
+        self.source, self.out, self.small, self.advance = source, out, small, advance
+        self.weights = Weights()
+
+    def run(self) -> Weights:
+        d = self.source.decoder
+        self._matrix("token_embd", ["token_embd"], small=False)
+        if not d.tied:
+            self._matrix("output", ["output"], small=False)
+        self._vector("output_norm")
+        self._ropes()
+        for i in range(d.layers):
+            block = f"blk.{i}"
+            qkv = [f"{block}.attn_{part}" for part in "qkv"]
+            if not d.head_norms and self._alike(qkv):
+                self._matrix(f"{block}.attn_qkv", qkv, self.small)
+            else:
+                for name in qkv:
+                    self._matrix(name, [name], self.small)
+            for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+                self._matrix(f"{block}.{part}", [f"{block}.{part}"], self.small)
+            for part in ("attn_norm", "ffn_norm"):
+                self._vector(f"{block}.{part}")
+            if d.head_norms:
+                self._vector(f"{block}.attn_q_norm")
+                self._vector(f"{block}.attn_k_norm")
+            if d.post_norms:
+                self._vector(f"{block}.post_attention_norm")
+                self._vector(f"{block}.post_ffw_norm")
+        return self.weights
+
+    def _alike(self, names: list[str]) -> bool:
+        """Whether the matrices can be one: same format, and either all with a bias or none."""
+        kinds = [self.source.type_of(f"{name}.weight") for name in names]
+        forms = {format_of(kind, self.small) if kind in BLOCK_TYPES else None for kind in kinds}
+        return len(forms) == 1 and len({f"{name}.bias" in self.source for name in names}) == 1
+
+    def _vector(self, name: str) -> None:
+        full = f"{name}.weight"
+        self.weights.vectors[name] = self.out.add(name, self.source.vector(full))
+        self._done(full, "float32")
+
+    def _ropes(self) -> None:
+        d = self.source.decoder
+        divisors = self.source.vector("rope_freqs.weight") if "rope_freqs.weight" in self.source else None
+        made: dict[object, tuple[TensorProto, TensorProto]] = {}
+        for rope in d.ropes:
+            if rope not in made:
+                cos, sin = rope_tables(rope, d.context + SPARE_POSITIONS, divisors)
+                n = len(made)
+                made[rope] = self.out.add(f"rope.{n}.cos", cos), self.out.add(f"rope.{n}.sin", sin)
+            self.weights.ropes.append(made[rope])
+
+    def _matrix(self, name: str, parts: list[str], small: bool) -> None:
+        """Write matrices of one format below each other, as one."""
+        tensors = [self.source.tensors[f"{part}.weight"] for part in parts]
+        outputs, inputs = sum(t.elements // t.shape[0] for t in tensors), tensors[0].shape[0]
+        bias = None
+        if f"{parts[0]}.bias" in self.source:
+            vectors = [self.source.vector(f"{part}.bias") for part in parts]
+            bias = self.out.add(f"{name}.bias", np.concatenate(vectors))
+        if tensors[0].type in BLOCK_TYPES:
+            matrix = self._quantized(name, parts, outputs, inputs, small)
+        else:
+            matrix = self._float(name, parts, outputs, inputs)
+        self.weights.matrices[name] = Matrix(outputs, inputs, *matrix, bias=bias)
+
+    def _quantized(
+        self, name: str, parts: list[str], outputs: int, inputs: int, small: bool
+    ) -> tuple[Format, TensorProto, TensorProto, TensorProto | None]:
+        form = format_of(self.source.type_of(f"{parts[0]}.weight"), small)
+        n = inputs // form.block
+        data = self.out.reserve(f"{name}.codes", np.uint8, (outputs, n, form.block * form.bits // 8))
+        scales = self.out.reserve(f"{name}.scales", np.float32, (outputs, n))
+        zeros = None
+        if form.zero_points:
+            zeros = self.out.reserve(f"{name}.zeros", np.uint8, (outputs, (n * form.bits + 7) // 8))
+        first = 0
+        for part in parts:
+            full = f"{part}.weight"
+            for row, blocks in self.source.blocks(full):
+                packed = pack(blocks, form)
+                self.out.write(data, first + row, packed.data)
+                self.out.write(scales, first + row, packed.scales)
+                if zeros is not None and packed.zero_points is not None:
+                    self.out.write(zeros, first + row, packed.zero_points)
+                self._advance(full, len(blocks.quants))
+            first += self._rows(full)
+            self._count(full, str(form))
+        return form, data, scales, zeros
+
+    def _float(self, name: str, parts: list[str], outputs: int, inputs: int) -> tuple[None, TensorProto]:
+        data = self.out.reserve(f"{name}.floats", np.float32, (outputs, inputs))
+        first = 0
+        for part in parts:
+            full = f"{part}.weight"
+            for row, values in self.source.floats(full):
+                self.out.write(data, first + row, values)
+                self._advance(full, len(values))
+            first += self._rows(full)
+            self._count(full, "float32")
+        return None, data
+
+    def _rows(self, full: str) -> int:
+        tensor = self.source.tensors[full]
+        return tensor.elements // tensor.shape[0]
+
+    def _advance(self, full: str, rows: int) -> None:
+        self.advance(self.source.tensors[full].bytes * rows // self._rows(full))
+
+    def _done(self, full: str, became: str) -> None:
+        self.advance(self.source.tensors[full].bytes)
+        self._count(full, became)
+
+    def _count(self, full: str, became: str) -> None:
+        tensor = self.source.tensors[full]
+        self.weights.became[tensor.type, became] += tensor.elements
+
+
+def as_rows(matrix: Matrix) -> tuple[TensorProto, TensorProto | None, TensorProto | None]:
+    """A quantized matrix's codes as [outputs, bytes], scales and zero points: what a gather of rows reads."""
+    assert matrix.form is not None
+    width = matrix.inputs * matrix.form.bits // 8
+    return viewed(matrix.data, f"{matrix.data.name}.rows", (matrix.outputs, width)), matrix.scales, matrix.zero_points
