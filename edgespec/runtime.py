@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, TypedDict, cast
 from typing_extensions import Self, Unpack
 
 from edgespec.backends.base import Backend
-from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.backends.llama_cpp import LlamaCppOptions
+from edgespec.backends.loading import Settings, context_of, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
 from edgespec.control.policy import FixedDepth
@@ -25,7 +26,6 @@ from edgespec.drafters.compatibility import check_vocabularies
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 from edgespec.errors import UsageError
-from edgespec.hub.gguf_info import read_info
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
 
@@ -68,9 +68,11 @@ def load(
     draft: str | Path | None = None,
     depth: int = DEFAULT_DEPTH,
     backend: str = "llama.cpp",
+    draft_backend: str | None = None,
+    provider: str | None = None,
     n_ctx: int | None = None,
     threads: int | None = None,
-    kv_type: str = "f16",
+    kv_type: str | None = None,
     repack: bool = True,
     mmap: bool = True,
     gpu_layers: int | None = None,
@@ -80,41 +82,45 @@ def load(
 ) -> Runtime:
     """Load a target with its drafter.
 
-    pair: a catalog name ("qwen2.5-coder"), a GGUF path, "hf:owner/repo/file.gguf", "ollama:name" or
-        "lmstudio:publisher/repo"; None: the best catalog pair on disk.
+    pair: a catalog name ("qwen2.5-coder"), a path (of a GGUF file or of a folder with an ONNX model),
+        "hf:owner/repo/file.gguf", "ollama:name" or "lmstudio:publisher/repo"; None: the best catalog
+        pair on disk.
     draft: a model named likewise, "ngram" (prompt lookup) or "none"; None: the pair's own draft, or
         none for a lone model.
     depth: tokens drafted per round; 0 is plain decoding.
+    backend, draft_backend: "llama.cpp", "onnx" (a GGUF model must have been converted) or "auto" (the
+        faster one, measured once); the draft's is the target's unless given.
+    provider: what ONNX Runtime computes on: "cpu" (the default), "auto", "cuda", …
     n_ctx: tokens of context; None: 4096, or what the model was trained for if that is less.
-    threads, kv_type, repack, mmap, gpu_layers, lora: see `LlamaCppOptions`.
+    threads, kv_type, repack, mmap, gpu_layers, lora: see `LlamaCppOptions`; the ONNX
+        backend refuses what it cannot honour. kv_type None: f16, and f32 in ONNX.
     chat_template: Jinja source to use instead of the model's.
     strict: demand output bitwise equal to plain decoding; refused on backends that cannot give it.
 
     Raises UsageError, ModelError (IncompatiblePair among them), BackendError. Nothing is downloaded.
     """
-    if backend not in ("llama.cpp", "auto"):
-        raise UsageError(f"backend {backend!r} is unknown; there is: llama.cpp")
-    if strict:
-        raise UsageError(
-            "strict output is not possible with llama.cpp: it computes a token alone and in a batch with "
-            "different kernels, so logits differ slightly and near-ties can flip; leave --strict out"
-        )
     limit = LlamaCppOptions().max_rows - 1
     if not 0 <= depth <= limit:
         raise UsageError(f"depth is {depth}; it must be between 0 (plain decoding) and {limit}")
     named = _pair(str(pair) if pair is not None else None)
     wanted = named.draft if draft is None else str(draft)
-    settings = LlamaCppOptions(
-        n_ctx=n_ctx, threads=threads, kv_type=kv_type, repack=repack, mmap=mmap, gpu_layers=gpu_layers
+    settings = Settings(
+        n_ctx=n_ctx,
+        threads=threads,
+        kv_type=kv_type,
+        repack=repack,
+        mmap=mmap,
+        gpu_layers=gpu_layers,
+        lora=tuple(map(Path, lora)),
+        provider=provider,
+        strict=strict,
     )
-    target = LlamaCpp(
-        named.target.path, replace(settings, lora=tuple(map(Path, lora))), name=named.target.title
-    )
+    target = open_backend(named.target, backend, settings, depth)
     try:
         drafter = None
         if depth > 0 and wanted not in (None, "none"):
             if target.capabilities.rollback:
-                drafter = _drafter(target, wanted, settings, advice=_advice(named, draft))
+                drafter = _drafter(target, wanted, draft_backend or backend, settings, _advice(named, draft))
             elif draft is not None:  # asked for by name: refuse rather than ignore
                 raise UsageError(
                     f"{target.name} cannot speculate: {target.capabilities.reason}; leave --draft out"
@@ -137,16 +143,18 @@ def _pair(name: str | None) -> Pair:
 
 
 def _drafter(
-    target: Backend, wanted: ModelFile | str | None, settings: LlamaCppOptions, advice: str
+    target: Backend, wanted: ModelFile | str | None, backend: str, settings: Settings, advice: str
 ) -> Drafter | None:
     if wanted is None or wanted == "none":
         return None
     if wanted == "ngram":
         return NGram()
     file = resolve(wanted) if isinstance(wanted, str) else wanted
-    trained = read_info(file.path).context_length or target.n_ctx
+    trained = context_of(file) or target.n_ctx
     n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
-    model = LlamaCpp(file.path, replace(settings, n_ctx=n_ctx), name=file.title)
+    # What it drafts is verified: adapters and bitwise equality are the target's affair.
+    settings = replace(settings, n_ctx=n_ctx, lora=(), strict=False)
+    model = open_backend(file, backend, settings, depth=0)
     try:
         check_vocabularies(target, model, advice)
         return DraftModel(model)

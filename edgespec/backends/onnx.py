@@ -8,6 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,9 +186,7 @@ class Onnx:
             state = self._state(s.sequence)
             total = len(s.sequence) + len(s.tokens)
             if total > self.n_ctx:
-                raise ContextFull(
-                    f"{total} tokens do not fit into the context of {self.n_ctx}; raise --ctx"
-                )
+                raise ContextFull(f"{total} tokens do not fit into the context of {self.n_ctx}; raise --ctx")
             if not s.tokens or not 0 <= s.rows <= len(s.tokens):
                 raise UsageError(f"{s.rows} rows of {len(s.tokens)} tokens were asked for")
             if min(s.tokens) < 0 or max(s.tokens) >= self.n_vocab:
@@ -257,7 +256,9 @@ class Onnx:
             if model != self._loaded().fingerprint:
                 raise BackendError(f"{file.name} was saved with another model than {self.name}; delete it")
             if len(tokens) > self.n_ctx:
-                raise ContextFull(f"{file.name} holds {len(tokens)} tokens, the context {self.n_ctx}; raise --ctx")
+                raise ContextFull(
+                    f"{file.name} holds more than the context of {self.n_ctx} tokens; raise --ctx"
+                )
             try:
                 arrays = {name: _read(saved, dtype, shape) for name, dtype, shape in layout}
             except (ValueError, TypeError) as error:
@@ -302,7 +303,7 @@ def _load(path: Path, options: OnnxOptions, threads: int) -> Model:
     raise ModelError(f"{path} is not an ONNX model that edgespec can use")
 
 
-def _read(file: object, dtype: str, shape: SequenceOf[int]) -> Array:
+def _read(file: BinaryIO, dtype: str, shape: SequenceOf[int]) -> Array:
     """An array of a saved cache. Raises ValueError if the file ends before it does."""
-    array: Array = np.fromfile(file, np.dtype(dtype), int(np.prod(shape)))  # type: ignore[arg-type]
+    array: Array = np.fromfile(file, np.dtype(dtype), int(np.prod(shape)))
     return array.reshape(shape)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Logits
+from edgespec.backends.base import Logits, Tokenizer
 from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
 from edgespec.backends.onnx_session import open_session
 from edgespec.backends.vocabulary_model import VocabularyModel
@@ -30,7 +30,8 @@ class ConvertedModel:
         self.tree = tree
         self._binding: Any = None
         self.vocabulary = VocabularyModel(folder / VOCABULARY)
-        self.tokenizer, self.chat_template = self.vocabulary.tokenizer, self.vocabulary.chat_template
+        self.tokenizer: Tokenizer = self.vocabulary.tokenizer
+        self.chat_template = self.vocabulary.chat_template
         try:
             file = folder / (TREE if tree else MODEL)
             self.session, self.provider = open_session(file, threads, provider, self._start)
@@ -50,7 +51,9 @@ class ConvertedModel:
             self.shape = Shape(about["name"], about["layers"], about["context"], about["vocabulary"])
             self._kv_shape = (1, about["kv_heads"], about["head"])
         except (KeyError, ValueError, TypeError) as error:
-            raise ModelError("the model was not made by edgespec convert, or is damaged; convert it again") from error
+            raise ModelError(
+                "the model is damaged, or not one of edgespec convert; convert it again"
+            ) from error
         self.session = session
         self.prepare(Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False))
         cache = self.cache()

@@ -35,7 +35,9 @@ def onnxruntime() -> ModuleType:
     try:
         import onnxruntime as module
     except ImportError as error:
-        raise BackendError(f"the ONNX backend needs the package onnxruntime: pip install 'edgespec[onnx]' ({error})") from error
+        raise BackendError(
+            f"the ONNX backend needs the package onnxruntime: pip install 'edgespec[onnx]' ({error})"
+        ) from error
     loaded: ModuleType = module
     return loaded
 
@@ -71,10 +73,9 @@ def open_session(
         raise UsageError(f"provider {provider!r} is unknown; choose from auto, {', '.join(PROVIDERS)}")
     if provider == "auto":
         for name in (name for name in _TRY_FIRST if name in installed):
-            try:
-                return _try(path, threads, name, trial), name
-            except (BackendError, ModelError) as error:
-                log.warning("provider %s is installed and does not run this model (%s)", name, error)
+            session = _try_or_none(path, threads, name, trial)
+            if session is not None:
+                return session, name
     elif provider not in (None, "cpu"):
         assert provider is not None
         if provider not in installed:
@@ -84,6 +85,14 @@ def open_session(
             )
         return _try(path, threads, provider, trial), provider
     return _try(path, threads, "cpu", trial), "cpu"
+
+
+def _try_or_none(path: Path, threads: int, provider: str, trial: Callable[[Any], None]) -> Any:
+    try:
+        return _try(path, threads, provider, trial)
+    except (BackendError, ModelError) as error:
+        log.warning("provider %s is installed and does not run this model (%s)", provider, error)
+        return None
 
 
 def _try(path: Path, threads: int, provider: str, trial: Callable[[Any], None]) -> Any:
@@ -142,7 +151,9 @@ def check_files(path: Path) -> None:
             have = data.stat().st_size
             needed = int(place.get("offset", 0)) + int(place.get("length", 0))
         except (OSError, ValueError) as error:
-            raise ModelError(f"{path.name} lacks its weights: {data} is missing; fetch or convert it again") from error
+            raise ModelError(
+                f"{data}, the weights of {path.name}, is missing; fetch or convert it again"
+            ) from error
         if needed > have:
             raise ModelError(
                 f"{data} is cut short: it has {have:,} bytes, and {tensor.name} ends at {needed:,}; "

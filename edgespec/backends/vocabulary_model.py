@@ -15,10 +15,10 @@ class VocabularyModel:
     """Owns a vocabulary-only llama.cpp model; `tokenizer` lives as long as it does."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelError for a file that is missing or has no tokenizer, BackendError without llama.cpp."""
+        """Raises ModelError for a file that is missing or has no tokenizer, BackendError if llama.cpp is."""
         self._c = llama()
         if not path.is_file():
-            raise ModelError(f"the tokenizer {path} is missing; convert the model again: edgespec convert --force")
+            raise ModelError(f"the tokenizer {path} is missing; edgespec convert --force makes it again")
         params = self._c.llama_model_default_params()
         params.vocab_only = True
         forget_messages()

@@ -9,6 +9,7 @@ import click
 
 from edgespec import __version__
 from edgespec.cli.chat import chat
+from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
 from edgespec.cli.explain import explain
 from edgespec.cli.models import models
@@ -26,5 +27,5 @@ def main(debug: bool) -> None:
     )
 
 
-for command in (run, chat, explain, pull, models):
+for command in (run, chat, explain, pull, models, convert):
     main.add_command(command)

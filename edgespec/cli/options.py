@@ -51,7 +51,19 @@ _LOADING = (
         help="What drafts: a model (named like PAIR), ngram (looks the text itself up), or none. "
         "Without it: what belongs to the pair.",
     ),
-    click.option("--backend", default="llama.cpp", show_default=True, help="What runs the models."),
+    click.option(
+        "--backend", default="llama.cpp", show_default=True, metavar="NAME",
+        help="What runs the models: llama.cpp; onnx, which takes ONNX models and converted GGUF ones "
+        "(edgespec convert); or auto, which measures once which is faster.",
+    ),
+    click.option(
+        "--draft-backend", metavar="NAME",
+        help="What runs the draft model. Default: as --backend.",
+    ),
+    click.option(
+        "--provider", metavar="NAME",
+        help="What ONNX Runtime computes on: cpu (the default), cuda, …; auto tries those installed.",
+    ),
     click.option(
         "--ctx", "n_ctx", type=click.IntRange(min=1), metavar="N",
         help="Tokens of context. Default: 4096, or what the model was trained for if that is less.",
@@ -61,8 +73,9 @@ _LOADING = (
         help="Compute threads. Default: one per physical (big) core.",
     ),
     click.option(
-        "--kv-type", type=click.Choice(["f16", "q8_0", "f32"]), default="f16", show_default=True,
-        help="Precision of the KV cache; q8_0 halves its memory.",
+        "--kv-type", type=click.Choice(["f16", "q8_0", "f32"]),
+        help="Precision of the KV cache; q8_0 halves its memory. Default: f16; f32 with ONNX, which takes "
+        "no other.",
     ),
     click.option(
         "--gpu-layers", type=click.IntRange(min=0), metavar="N",

@@ -236,7 +236,9 @@ def _rope(keys: _Keys, head: int, local: bool) -> Rope:
     kind = keys.get("rope.scaling.type") or "linear"
     if kind not in ("none", "linear", "yarn"):
         raise ModelError(f"{keys.name}: rope scaling {kind!r} cannot be converted yet")
-    factor = keys.number("rope.scaling.factor", 0.0, 1e6, 0.0) or keys.number("rope.scale_linear", 0.0, 1e6, 0.0)
+    factor = keys.number("rope.scaling.factor", 0.0, 1e6, 0.0) or keys.number(
+        "rope.scale_linear", 0.0, 1e6, 0.0
+    )
     return Rope(
         dimensions=dimensions,
         base=keys.number("rope.freq_base", 1e-3, 1e12, 10000.0),

@@ -123,8 +123,8 @@ def _q4_k(b: Bytes) -> Blocks:
     rows, n = b.shape[:2]
     scales, minimums = _six_bit_scales(b[..., 4:16])
     d, dmin = _half(b[..., 0:2])[..., None], _half(b[..., 2:4])[..., None]
-    quants = b[..., 16:].reshape(rows, n, 4, 32)
-    quants = np.stack([quants & 15, quants >> 4], axis=3).view(np.int8)
+    pairs = b[..., 16:].reshape(rows, n, 4, 32)
+    quants = np.stack([pairs & 15, pairs >> 4], axis=3).view(np.int8)
     return _flat(quants.reshape(rows, n, 8, 32), d * scales, -(dmin * minimums))
 
 
@@ -154,7 +154,7 @@ def _q2_k(b: Bytes) -> Blocks:
     minimums = (b[..., :16] >> 4).astype(np.float32)
     d, dmin = _half(b[..., 80:82])[..., None], _half(b[..., 82:84])[..., None]
     quants = (b[..., 16:80].reshape(rows, n, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3
-    return _flat(quants.reshape(rows, n, 16, 16).view(np.int8), d * scales, -(dmin * minimums))
+    return _flat(quants.view(np.int8).reshape(rows, n, 16, 16), d * scales, -(dmin * minimums))
 
 
 def _q3_k(b: Bytes) -> Blocks:

@@ -63,7 +63,9 @@ def convert(
     source = Source(path)
     layers = source.decoder.layers
     if hidden is not None and not all(0 <= layer < layers for layer in hidden):
-        raise UsageError(f"hidden states of layers {list(hidden)} were asked for; there are 0 to {layers - 1}")
+        raise UsageError(
+            f"hidden states of layers {list(hidden)} were asked for; there are 0 to {layers - 1}"
+        )
     folder = folder_for(source.path)
     with _locked(folder):
         known = None if force else read_report(folder)
@@ -176,8 +178,8 @@ def _require_room(source: Source, small: bool, folder: Path) -> None:
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise ModelError(
-            f"not enough room to convert {source.path.name}: {human(int(needed))} needed, {human(free)} free in "
-            f"{folder.parent}"
+            f"not enough room to convert {source.path.name}: {human(int(needed))} needed, "
+            f"{human(free)} free in {folder.parent}"
         )
 
 

@@ -30,7 +30,9 @@ class ExternalData:
         offset = -(-self._end // alignment) * alignment
         self._end = offset + size
         self._file.truncate(self._end)
-        tensor = TensorProto(name=name, dims=shape, data_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        tensor = TensorProto(
+            name=name, dims=shape, data_type=helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        )
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", self.name), ("offset", offset), ("length", size)):
             tensor.external_data.add(key=key, value=str(value))

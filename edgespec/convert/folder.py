@@ -12,7 +12,13 @@ from edgespec.hub.gguf_header import split_names
 VERSION = 1
 """of the converter; models converted by another are converted again"""
 SUFFIX = ".onnx-edgespec"
-MODEL, TREE, DATA, VOCABULARY, REPORT = "model.onnx", "tree.onnx", "model.onnx.data", "vocab.gguf", "report.json"
+MODEL, TREE, DATA, VOCABULARY, REPORT = (
+    "model.onnx",
+    "tree.onnx",
+    "model.onnx.data",
+    "vocab.gguf",
+    "report.json",
+)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ class Variant:
     """layers whose hidden states are outputs, beside the final one; None: no hidden states at all"""
 
 
-def build_graph(decoder: Decoder, weights: Weights, variant: Variant, properties: dict[str, str]) -> onnx.ModelProto:
+def build_graph(
+    decoder: Decoder, weights: Weights, variant: Variant, properties: dict[str, str]
+) -> onnx.ModelProto:
     """The graph of a model, whose weights are in the external data. `properties` go into its metadata."""
     return _Builder(decoder, weights, variant).build(properties)
 
@@ -148,7 +150,12 @@ class _Builder:
     def _norm(self, name: str, x: str) -> str:
         weight = self.g.weight(self.w.vectors[name])
         return self.g.node(
-            f"{name}.normed", "SimplifiedLayerNormalization", [x, weight], axis=-1, epsilon=self.d.epsilon, stash_type=1
+            f"{name}.normed",
+            "SimplifiedLayerNormalization",
+            [x, weight],
+            axis=-1,
+            epsilon=self.d.epsilon,
+            stash_type=1,
         )
 
     def _head_norm(self, name: str, x: str, heads: int) -> str:

@@ -51,7 +51,9 @@ class Graph:
         self.nodes.append(helper.make_node(op, inputs, [name], name=name, domain=domain, **attributes))
         return name
 
-    def contrib(self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+    def contrib(
+        self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
         """A node of ONNX Runtime's own operators."""
         self.nodes.append(helper.make_node(op, inputs, outputs, name=name, domain=CONTRIB, **attributes))
 
@@ -59,7 +61,9 @@ class Graph:
         """The finished model."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, [*self._initializers.values()])
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgespec")
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgespec"
+        )
         helper.set_model_props(model, properties)
         return model
 
@@ -98,7 +102,7 @@ def linear(graph: Graph, name: str, x: str, matrix: Matrix) -> str:
 
 
 def lookup(graph: Graph, name: str, ids: str, matrix: Matrix) -> str:
-    """Rows of a matrix: int64 [1, n] → float32 [1, n, inputs]. Quantized rows are expanded as they are read."""
+    """Rows of a matrix: int64 [1, n] → float32 [1, n, inputs]. Quantized rows are expanded when read."""
     if matrix.form is None:
         return graph.node(name, "Gather", [graph.weight(matrix.data), ids])
     rows, scales, zeros = as_rows(matrix)

@@ -77,7 +77,8 @@ def _in_bytes(codes: Codes, bits: int) -> Codes:
         return codes
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+    pairs: Codes = codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
+    return pairs
 
 
 def _subdivide(blocks: Blocks) -> tuple[Codes, Floats, Codes]:
@@ -97,11 +98,11 @@ def _subdivide(blocks: Blocks) -> tuple[Codes, Floats, Codes]:
         better = fits & (error <= best)
         best[better], steps[better] = error[better], k
     fine = steps > 0
-    k = np.maximum(steps, 1)
-    shift = np.where(fine, np.rint(np.where(fine, offset, 0) * k), 0).astype(np.int64)
+    parts = np.maximum(steps, 1)
+    shift = np.where(fine, np.rint(np.where(fine, offset, 0) * parts), 0).astype(np.int64)
     zero = np.clip(-shift, 0, 255)
-    codes = (blocks.quants * k[..., None] + (shift + zero)[..., None]).astype(np.uint8)
-    scale = (blocks.scale / k).astype(np.float32)
+    codes = (blocks.quants * parts[..., None] + (shift + zero)[..., None]).astype(np.uint8)
+    scale = (blocks.scale / parts).astype(np.float32)
     if not fine.all():  # a minimum far outside: the plain way, codes over the range of the block
         odd = ~fine
         values = blocks.scale[odd][:, None] * blocks.quants[odd] + blocks.minimum[odd][:, None]

@@ -100,7 +100,7 @@ class Source:
         columns = tensor.shape[0]
         if columns % block:
             raise ModelError(
-                f"{self.path.name}: rows of {name} have {columns} weights, no multiple of {block}; it is damaged"
+                f"{self.path.name} is damaged: rows of {name} have {columns} weights, not blocks of {block}"
             )
         rows = tensor.elements // columns
         per_row = columns // block * size

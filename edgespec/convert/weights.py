@@ -46,9 +46,7 @@ class Weights:
     """(ggml type, what it became) → number of weights"""
 
 
-def write_weights(
-    source: Source, out: ExternalData, small: bool, advance: Callable[[int], None]
-) -> Weights:
+def write_weights(source: Source, out: ExternalData, small: bool, advance: Callable[[int], None]) -> Weights:
     """Convert all tensors. `small`: 4 bits for everything but the output head, see `repack`.
     `advance(bytes)` is told how much of the source is done."""
     return _Writer(source, out, small, advance).run()
@@ -119,10 +117,11 @@ class _Writer:
             vectors = [self.source.vector(f"{part}.bias") for part in parts]
             bias = self.out.add(f"{name}.bias", np.concatenate(vectors))
         if tensors[0].type in BLOCK_TYPES:
-            matrix = self._quantized(name, parts, outputs, inputs, small)
+            form, data, scales, zeros = self._quantized(name, parts, outputs, inputs, small)
+            matrix = Matrix(outputs, inputs, form, data, scales, zeros, bias)
         else:
-            matrix = self._float(name, parts, outputs, inputs)
-        self.weights.matrices[name] = Matrix(outputs, inputs, *matrix, bias=bias)
+            matrix = Matrix(outputs, inputs, None, self._float(name, parts, outputs, inputs), bias=bias)
+        self.weights.matrices[name] = matrix
 
     def _quantized(
         self, name: str, parts: list[str], outputs: int, inputs: int, small: bool
@@ -148,7 +147,7 @@ class _Writer:
             self._count(full, str(form))
         return form, data, scales, zeros
 
-    def _float(self, name: str, parts: list[str], outputs: int, inputs: int) -> tuple[None, TensorProto]:
+    def _float(self, name: str, parts: list[str], outputs: int, inputs: int) -> TensorProto:
         data = self.out.reserve(f"{name}.floats", np.float32, (outputs, inputs))
         first = 0
         for part in parts:
@@ -158,7 +157,7 @@ class _Writer:
                 self._advance(full, len(values))
             first += self._rows(full)
             self._count(full, "float32")
-        return None, data
+        return data
 
     def _rows(self, full: str) -> int:
         tensor = self.source.tensors[full]
@@ -180,4 +179,8 @@ def as_rows(matrix: Matrix) -> tuple[TensorProto, TensorProto | None, TensorProt
     """A quantized matrix's codes as [outputs, bytes], scales and zero points: what a gather of rows reads."""
     assert matrix.form is not None
     width = matrix.inputs * matrix.form.bits // 8
-    return viewed(matrix.data, f"{matrix.data.name}.rows", (matrix.outputs, width)), matrix.scales, matrix.zero_points
+    return (
+        viewed(matrix.data, f"{matrix.data.name}.rows", (matrix.outputs, width)),
+        matrix.scales,
+        matrix.zero_points,
+    )

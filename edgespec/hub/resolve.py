@@ -11,6 +11,7 @@ from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
 from edgespec.hub.gguf_info import read_parts
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.names import kind_of, pair_named, remote_files, unknown
+from edgespec.hub.onnx_folder import is_onnx, size_of
 from edgespec.hub.sizes import human
 
 
@@ -18,7 +19,8 @@ def resolve(name: str) -> ModelFile:
     """The model on this machine that a name stands for.
 
     A name is one of the catalog's (a pair stands for its target), a path of a GGUF file (of any part
-    of a split one), `hf:owner/repo/file.gguf`, `ollama:name[:tag]`, or `lmstudio:publisher/repo[/file]`.
+    of a split one) or of an ONNX model (file or folder), `hf:owner/repo/file.gguf`,
+    `ollama:name[:tag]`, or `lmstudio:publisher/repo[/file]`.
 
     Raises UsageError for a name nobody knows, ModelError when the model is not on this machine (the
     message has the command that pulls it), damaged, or misses a part.
@@ -79,6 +81,8 @@ def _from_store(files: Sequence[RemoteFile], command: str) -> ModelFile:
 
 
 def _local(name: str, path: Path) -> ModelFile:
+    if is_onnx(path) and path.exists():
+        return ModelFile(name, path.absolute(), size_of(path), "path", path.stem)
     if path.is_dir():
         raise ModelError(f"{path} is a folder; name the GGUF file in it.")
     if not path.exists():

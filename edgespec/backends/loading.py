@@ -1,0 +1,139 @@
+"""Which runtime opens a model, and with which of the user's options."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.backends.base import Backend
+from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.backends.speed import fastest
+from edgespec.convert.folder import VOCABULARY, folder_for, is_converted, read_report
+from edgespec.errors import ModelError, UsageError
+from edgespec.hub.gguf_info import read_info
+from edgespec.hub.model_file import ModelFile
+from edgespec.hub.onnx_folder import is_onnx, trained_context
+
+log = logging.getLogger(__name__)
+
+BACKENDS = ("llama.cpp", "onnx", "auto")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to load a model; None leaves the choice to the backend."""
+
+    n_ctx: int | None = None
+    threads: int | None = None
+    kv_type: str | None = None
+    repack: bool = True
+    mmap: bool = True
+    gpu_layers: int | None = None
+    lora: tuple[Path, ...] = ()
+    provider: str | None = None
+    strict: bool = False
+
+
+def open_backend(file: ModelFile, backend: str, settings: Settings, depth: int) -> Backend:
+    """Load a model with one of BACKENDS.
+
+    auto: llama.cpp for a GGUF file, ONNX Runtime for an ONNX model; of both, where a GGUF file has
+        been converted, the faster one at verifying `depth` tokens, as measured here once.
+    Raises UsageError for a backend that does not run such a model or cannot honour the settings,
+    ModelError and BackendError as the backends do.
+    """
+    if backend not in BACKENDS:
+        raise UsageError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
+    if backend == "auto":
+        backend = _choose(file, settings, depth)
+    return _llama_cpp(file, settings) if backend == "llama.cpp" else _onnx(file, settings)
+
+
+def context_of(file: ModelFile) -> int | None:
+    """Tokens a model was trained for, where its files say so."""
+    if not is_onnx(file.path):
+        return read_info(file.path).context_length
+    vocabulary = file.path / VOCABULARY
+    return read_info(vocabulary).context_length if vocabulary.is_file() else trained_context(file.path)
+
+
+def _choose(file: ModelFile, settings: Settings, depth: int) -> str:
+    if is_onnx(file.path):
+        return "onnx"
+    if not is_converted(folder_for(file.path)):
+        return "llama.cpp"
+    if settings.strict:
+        return "onnx"
+    try:
+        _check_onnx(settings)
+    except UsageError:
+        return "llama.cpp"
+    openers: dict[str, Callable[[], Backend]] = {
+        "llama.cpp": lambda: _llama_cpp(file, settings),
+        "onnx": lambda: _onnx(file, settings),
+    }
+    name, why = fastest(file.path, openers, settings.threads, depth)
+    log.warning("%s runs on %s: %s", file.title, name, why)
+    return name
+
+
+def _check_llama_cpp(settings: Settings) -> None:
+    if settings.strict:
+        raise UsageError(
+            "strict output is not possible with llama.cpp: it computes a token alone and in a batch with "
+            "different kernels, so logits differ slightly and near-ties can flip; leave --strict out, or "
+            "use --backend onnx"
+        )
+
+
+def _llama_cpp(file: ModelFile, settings: Settings) -> Backend:
+    if is_onnx(file.path):
+        raise UsageError(f"{file.title} is an ONNX model; run it with --backend onnx")
+    _check_llama_cpp(settings)
+    options = LlamaCppOptions(
+        n_ctx=settings.n_ctx,
+        threads=settings.threads,
+        kv_type=settings.kv_type or "f16",
+        repack=settings.repack,
+        mmap=settings.mmap,
+        gpu_layers=settings.gpu_layers,
+        lora=settings.lora,
+    )
+    return LlamaCpp(file.path, options, name=file.title)
+
+
+def _check_onnx(settings: Settings) -> None:
+    if settings.lora:
+        raise UsageError("LoRA adapters need llama.cpp; leave --lora out, or use --backend llama.cpp")
+    if settings.gpu_layers:
+        raise UsageError("--gpu-layers is llama.cpp's; ONNX Runtime takes --provider")
+    if settings.kv_type not in (None, "f32"):
+        raise UsageError(f"ONNX models keep their cache in f32; {settings.kv_type} needs --backend llama.cpp")
+    if not settings.repack or not settings.mmap:
+        raise UsageError("--no-repack and --no-mmap are llama.cpp's; leave them out with ONNX models")
+
+
+def _onnx(file: ModelFile, settings: Settings) -> Backend:
+    from edgespec.backends.onnx import Onnx, OnnxOptions
+
+    _check_onnx(settings)
+    options = OnnxOptions(
+        n_ctx=settings.n_ctx, threads=settings.threads, provider=settings.provider, strict=settings.strict
+    )
+    return Onnx(_onnx_path(file), options, name=file.title)
+
+
+def _onnx_path(file: ModelFile) -> Path:
+    if is_onnx(file.path):
+        return file.path
+    folder = folder_for(file.path)
+    report = read_report(folder) if is_converted(folder) else None
+    if report is None:
+        raise ModelError(f"{file.title} has not been converted to ONNX yet: edgespec convert {file.name}")
+    if file.size and report.source_bytes != file.size:
+        raise ModelError(
+            f"{folder.name} was made from another file; convert again: edgespec convert {file.name}"
+        )
+    return folder

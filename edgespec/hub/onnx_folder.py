@@ -1,0 +1,70 @@
+"""What a folder with an ONNX language model looks like, without opening the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import ModelError
+
+GENAI = "genai_config.json"
+_NAMES = ("model.onnx", "decoder_model_merged.onnx", "decoder_with_past_model.onnx")
+_SUBFOLDERS = ("", "onnx")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether a path names an ONNX model: a file, or a folder with one."""
+    if path.suffix.lower() == ".onnx":
+        return True
+    return path.is_dir() and (model_in(path) is not None)
+
+
+def model_in(folder: Path) -> Path | None:
+    """The model file of a folder, if there is one and no doubt which."""
+    if (folder / GENAI).is_file():
+        decoder = read_json(folder / GENAI).get("model", {}).get("decoder", {})
+        name = decoder.get("filename") if isinstance(decoder, dict) else None
+        return folder / name if isinstance(name, str) else None
+    for sub in _SUBFOLDERS:
+        for name in _NAMES:
+            if (folder / sub / name).is_file():
+                return folder / sub / name
+    found = [file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx")]
+    return found[0] if len(found) == 1 else None
+
+
+def home_of(path: Path) -> Path:
+    """The folder with the tokenizer and the configuration of a model file or folder."""
+    folder = path if path.is_dir() else path.parent
+    if folder.name == "onnx" and not (folder / "tokenizer.json").is_file():
+        return folder.parent
+    return folder
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a model's files."""
+    folder = path if path.is_dir() else path.parent
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def trained_context(path: Path) -> int | None:
+    """Tokens a model of others was trained for, where its configuration says so."""
+    home = home_of(path)
+    if (home / GENAI).is_file():
+        value = read_json(home / GENAI).get("model", {}).get("context_length")
+        return value if isinstance(value, int) and value > 0 else None
+    config = read_json(home / "config.json") if (home / "config.json").is_file() else {}
+    return next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object in a file. Raises ModelError if there is none."""
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} does not hold a JSON object")
+    return value

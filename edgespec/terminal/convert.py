@@ -1,0 +1,48 @@
+"""`edgespec convert` in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgespec.convert.convert import Conversion, add_quality, convert
+from edgespec.errors import UsageError
+from edgespec.hub.onnx_folder import is_onnx
+from edgespec.hub.progress import Progress
+from edgespec.hub.resolve import resolve
+from edgespec.terminal.notes import note
+
+
+def convert_model(name: str, small: bool, check: str, force: bool, progress: Progress) -> list[str]:
+    """Convert the model a name stands for, check it, and say where it is. `check`: none, quick, full."""
+    file = resolve(name)
+    if is_onnx(file.path):
+        raise UsageError(f"{file.title} is an ONNX model already")
+    done = convert(file.path, small=small, force=force, progress=progress)
+    if not done.fresh:
+        note(f"{file.title} was converted before; --force converts it again")
+    if check != "none" and (
+        done.report.quality is None or (check == "full" and not done.report.quality["full"])
+    ):
+        done = _check(done, file.path, check, progress)
+    return [str(done.folder), *_summary(done)]
+
+
+def _summary(done: Conversion) -> list[str]:
+    quality = done.report.quality
+    if quality is None:
+        return []
+    lines = []
+    for name in (name for name in quality if " vs " in name):
+        q = quality[name]
+        lines.append(f"{name}: same choice {q['top1']:.1%}, KL {q['kl']:.4f}, logits {q['logit']:.3f}")
+    perplexity = ", ".join(f"{name} {value:.2f}" for name, value in quality["perplexity"].items())
+    return [*lines, f"perplexity: {perplexity}"]
+
+
+def _check(done: Conversion, source: Path, check: str, progress: Progress) -> Conversion:
+    from edgespec.convert.quality import measure_quality, warning
+
+    quality = measure_quality(source, done.folder, check == "full", progress)
+    if (line := warning(quality)) is not None:
+        progress.message(line)
+    return add_quality(done, quality)
