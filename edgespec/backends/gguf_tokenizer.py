@@ -18,7 +18,6 @@ class GGUFTokenizer:
         self._c = llama()
         self._handle = self._c.llama_model_get_vocab(model)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
-        self._buffer = ctypes.create_string_buffer(512)
         self._pieces: dict[int, bytes] = {}
         bos, eos = self._c.llama_vocab_bos(self._vocab), self._c.llama_vocab_eos(self._vocab)
         self.bos: int | None = bos if bos >= 0 and self._c.llama_vocab_get_add_bos(self._vocab) else None
@@ -41,12 +40,15 @@ class GGUFTokenizer:
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
         prefix = [self.bos] if bos and self.bos is not None else []
-        capacity = len(data) + 8
+        return prefix + self._tokenize(data, special, len(data) + 8)
+
+    def _tokenize(self, data: bytes, special: bool, capacity: int) -> list[int]:
         ids = (self._c.llama_token * capacity)()
-        count = self._c.llama_tokenize(self._vocab, data, len(data), ids, capacity, False, special)
-        if count < 0:
+        count: int = self._c.llama_tokenize(self._vocab, data, len(data), ids, capacity, False, special)
+        if count == -(2**31):
             raise UsageError("the text is too long to tokenize; split it")
-        return [*prefix, *ids[:count]]
+        # A normaliser may make the text longer: then the count needed comes back, negative.
+        return list(ids[:count]) if count >= 0 else self._tokenize(data, special, -count)
 
     def piece(self, token: int) -> bytes:
         known = self._pieces.get(token)
@@ -54,12 +56,10 @@ class GGUFTokenizer:
             known = self._pieces[token] = self._render(token, special=False)
         return known
 
-    def _render(self, token: int, special: bool) -> bytes:
-        length = self._c.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, special)
-        if length < 0:
-            self._buffer = ctypes.create_string_buffer(-length)
-            return self._render(token, special)
-        return self._buffer.raw[:length]
+    def _render(self, token: int, special: bool, size: int = 256) -> bytes:
+        buffer = ctypes.create_string_buffer(size)  # of its own: tokenizing may happen in several threads
+        length = self._c.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+        return buffer.raw[:length] if length >= 0 else self._render(token, special, -length)
 
     def _marker(self, token: int) -> str:
         return self._render(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
@@ -72,8 +72,11 @@ class GGUFTokenizer:
 
     @cached_property
     def _markers(self) -> list[str]:
-        control = [t for t in range(self.n_vocab) if self._c.llama_vocab_is_control(self._vocab, t)]
-        return [text for t in control if (text := self._marker(t))]
+        # What llama.cpp matches in a text only when told to parse special tokens.
+        special = self._c.LLAMA_TOKEN_ATTR_CONTROL | self._c.LLAMA_TOKEN_ATTR_UNKNOWN
+        vocab = self._vocab
+        ids = [t for t in range(self.n_vocab) if self._c.llama_vocab_get_attr(vocab, t) & special]
+        return [text for t in ids if (text := self._marker(t))]
 
     def vocabulary(self) -> list[bytes]:
         return self._vocabulary

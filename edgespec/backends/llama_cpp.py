@@ -95,9 +95,12 @@ class LlamaCpp:
                 "support; reinstall llama-cpp-python with a GPU backend, or leave the option out"
             )
         params = c.llama_model_default_params()
-        params.n_gpu_layers = (999 if gpu else 0) if options.gpu_layers is None else options.gpu_layers
-        params.use_extra_bufts = options.repack
-        params.load_mode = c.LLAMA_LOAD_MODE_MMAP if options.mmap else c.LLAMA_LOAD_MODE_NONE
+        _set(
+            params,
+            n_gpu_layers=(999 if gpu else 0) if options.gpu_layers is None else options.gpu_layers,
+            use_extra_bufts=options.repack,
+            load_mode=c.LLAMA_LOAD_MODE_MMAP if options.mmap else c.LLAMA_LOAD_MODE_NONE,
+        )
         forget_messages()
         self._model = c.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
@@ -127,15 +130,22 @@ class LlamaCpp:
                 f"{options.max_batch} tokens per pass; it takes at least 1, and no more than either"
             )
         params = c.llama_context_default_params()
-        params.n_ctx = n_ctx * options.sequences
-        params.n_batch = params.n_ubatch = options.max_batch
-        params.n_seq_max = options.sequences
-        params.n_outputs_max = options.max_rows  # no buffer of n_ctx × n_vocab
-        params.n_threads = params.n_threads_batch = threads
-        params.type_k = params.type_v = getattr(c, KV_TYPES[options.kv_type])
-        params.swa_full = True  # sliding-window layers keep what a rollback may need again
-        params.kv_unified = False
-        params.no_perf = True
+        kv_type = getattr(c, KV_TYPES[options.kv_type])
+        _set(
+            params,
+            n_ctx=n_ctx * options.sequences,
+            n_batch=options.max_batch,
+            n_ubatch=options.max_batch,
+            n_seq_max=options.sequences,
+            n_outputs_max=options.max_rows,  # no buffer of n_ctx × n_vocab
+            n_threads=threads,
+            n_threads_batch=threads,
+            type_k=kv_type,
+            type_v=kv_type,
+            swa_full=True,  # sliding-window layers keep what a rollback may need again
+            kv_unified=False,
+            no_perf=True,
+        )
         forget_messages()
         self._context = c.llama_init_from_model(self._model, params)
         if not self._context:
@@ -189,12 +199,13 @@ class LlamaCpp:
                 return Capabilities(rollback=True, row_invariant=False, gpu=gpu, batch=True)
         finally:
             self.close(sequence)
-        kind = "recurrent" if c.llama_model_is_recurrent(self._model) else "hybrid"
+        recurrent, hybrid = c.llama_model_is_recurrent(self._model), c.llama_model_is_hybrid(self._model)
+        kind = "recurrent " if recurrent else "hybrid " if hybrid else ""
         return Capabilities(
             rollback=False,
             row_invariant=False,
             gpu=gpu,
-            reason=f"its {kind} state cannot go back to an earlier token",
+            reason=f"its {kind}state cannot go back to an earlier token",
             batch=True,
         )
 
@@ -317,10 +328,14 @@ class LlamaCpp:
         tokens, check = sequence.tokens, _checksum(sequence.tokens, memoryview(data))
         header = json.dumps({"model": self._fingerprint, "tokens": tokens, "crc32": check})
         partial = file.with_name(file.name + ".partial")
-        with partial.open("wb") as out:
-            out.write(header.encode() + b"\n")
-            out.write(memoryview(data))
-        partial.replace(file)
+        try:
+            with partial.open("wb") as out:
+                out.write(header.encode() + b"\n")
+                out.write(memoryview(data))
+            partial.replace(file)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise BackendError(f"the cache could not be saved to {file}: {error.strerror}") from error
 
     def restore(self, sequence: Sequence, file: Path) -> None:
         try:
@@ -351,6 +366,7 @@ class LlamaCpp:
             if self._open.pop(sequence.id, None) is sequence:
                 self._c.llama_memory_seq_rm(self._memory, sequence.id, -1, -1)
                 sequence.tokens.clear()
+                self._fed.pop(sequence.id, None)
                 self._free.append(sequence.id)
             return
         if self._batch is not None:
@@ -374,6 +390,17 @@ class LlamaCpp:
 
 def _checksum(tokens: SequenceOf[int], data: bytes | memoryview) -> int:
     return zlib.crc32(data, zlib.crc32(json.dumps(tokens).encode()))
+
+
+def _set(params: ctypes.Structure, **values: Any) -> None:
+    """Set fields of a llama.cpp structure. A name it does not have (another version of the bindings)
+    is an error: ctypes would take it silently, and the option would do nothing."""
+    for name, value in values.items():
+        if not hasattr(params, name):
+            raise BackendError(
+                f"this version of llama-cpp-python has no {name}; edgespec is tested with 0.3.36"
+            )
+        setattr(params, name, value)
 
 
 def _check_file(path: Path) -> None:

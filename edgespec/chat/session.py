@@ -61,20 +61,32 @@ class ChatSession:
         return answer
 
     def _fitting(self, messages: list[dict[str, str]], max_tokens: int | None) -> tuple[int, list[int]]:
-        """The first message that still fits with all after it, and the prompt's tokens. An answer
-        needs `max_tokens` of room; without a budget, a quarter of the context."""
+        """The first message that still fits with all after it, and the prompt's tokens.
+
+        An answer needs `max_tokens` of room; without a budget, a quarter of the context. When turns
+        must go, so many go that half the context is free: then the prompt begins the same way for
+        several turns, and its cache can be used again.
+        """
         n_ctx = self._runtime.target.n_ctx
         room = n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx // 2)
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        turns = [i for i, m in enumerate(messages) if m["role"] == "user"]
+        turns = [i for i, m in enumerate(messages) if m["role"] == "user" and i > self.left_out]
+        prompt = self._prompt(messages[self.left_out :])
+        if len(prompt) + room <= n_ctx:
+            return self.left_out, prompt
         for start in turns:
-            prompt = self._runtime.tokenize(system + messages[start:])
-            if len(prompt) + room <= n_ctx:
+            prompt = self._prompt(messages[start:])
+            if len(prompt) <= n_ctx // 2:
                 return start, prompt
-        raise ContextFull(
-            f"this turn alone has {len(prompt)} tokens and an answer needs {room} more; the context holds "
-            f"{n_ctx}. Shorten it, or raise --ctx"
-        )
+        if len(prompt) >= n_ctx:
+            raise ContextFull(
+                f"this turn alone has {len(prompt)} tokens and the context holds {n_ctx}; shorten it, or "
+                "raise --ctx"
+            )
+        return (turns[-1] if turns else self.left_out), prompt
+
+    def _prompt(self, messages: list[dict[str, str]]) -> list[int]:
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return self._runtime.tokenize(system + messages)
 
     def reset(self) -> None:
         """Forget the turns; the system prompt stays."""
@@ -88,17 +100,22 @@ class ChatSession:
             partial.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
             partial.replace(file)
         except OSError as error:
+            partial.unlink(missing_ok=True)
             raise UsageError(f"{file} cannot be written: {error.strerror}") from error
 
     def load(self, file: Path) -> None:
         """Replace the conversation by a saved one. Raises UsageError for a file that is none."""
         try:
             content = json.loads(file.read_text("utf-8"))
-            system, messages = content["system"], content["messages"]
-            turns = [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
+            system = content["system"]
+            turns = [{"role": m["role"], "content": m["content"]} for m in content["messages"]]
+            texts = [text for turn in turns for text in turn.values()]
+            whole = all(isinstance(text, str) for text in texts) and isinstance(system, str | None)
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{file} is not a saved conversation") from error
+        if not whole or {turn["role"] for turn in turns} - {"user", "assistant"}:
+            raise UsageError(f"{file} is not a saved conversation: it has turns that are not text of the two")
         self.reset()
         self.system, self._messages = system, turns

@@ -79,7 +79,9 @@ def _texts(value: Any) -> Iterator[str]:
 def _defuse(messages: Sequence[Message], markers: Sequence[str], sentinel: str) -> Sequence[Message]:
     """Break the markers in message texts by a sentinel behind their first character."""
     longest_first = sorted(markers, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, longest_first)) or "$^")
+    pattern = re.compile(
+        "|".join(map(re.escape, longest_first)) or r"(?!)"
+    )  # without markers nothing matches
 
     def broken(match: re.Match[str]) -> str:
         return match[0][0] + sentinel + match[0][1:] + sentinel

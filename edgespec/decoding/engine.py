@@ -72,7 +72,9 @@ class Engine:
 
     def __init__(self, target: Backend, drafter: Drafter | None, policy: Policy) -> None:
         self.target = target
-        self.drafter = drafter if target.capabilities.rollback else None
+        if drafter is not None and not target.capabilities.rollback:
+            raise UsageError(f"{target.name} cannot speculate: {target.capabilities.reason}")
+        self.drafter = drafter
         self.policy = policy
         self.sequence = target.open()
         self.step = Lock()
@@ -162,12 +164,31 @@ class Generation:
                     yield from self._released(output.finish("context"))
                     break
                 finished = self._round()
-                for token in finished.emitted:  # one by one: a stop may lie in the middle of a round
-                    yield from self._released(output.push(token))
-                    if output.finish_reason is not None:
-                        break
+                released = self._take(finished)
+                engine.policy.observe(finished)
+                self._request.on_round(finished)
+                yield from released
         except _Cancelled:
             yield from self._released(output.finish("cancelled"))
+
+    def _take(self, finished: Round) -> list[Token]:
+        """Put a round's tokens into the output, one by one: a stop may lie in the middle of them."""
+        started, taken = perf_counter(), 0
+        first = len(self._context) - len(finished.emitted) == self._prompt_length
+        released: list[Token] = []
+        for token in finished.emitted:
+            taken += 1
+            released += self._output.push(token)
+            if self._output.finish_reason is not None:
+                break
+        self._released(released)
+        seconds = finished.seconds + perf_counter() - started
+        if first:
+            self.stats.prompt_seconds += seconds
+            self._request.on_prompt(self._prompt_length, self._prompt_length)
+        else:
+            self.stats.add(finished, taken, seconds)
+        return released
 
     def _released(self, tokens: list[Token]) -> list[Token]:
         """Tokens that the output released. With the last of them the cache is cut to the output,
@@ -180,7 +201,6 @@ class Generation:
 
     def _read_prompt(self) -> None:
         started = perf_counter()
-        total = len(self._context)
         engine = self._engine
 
         def between_chunks(done: int, total: int) -> None:
@@ -192,7 +212,7 @@ class Generation:
             engine.target, engine.sequence, self._context, engine.target.max_batch, between_chunks
         )
         self.stats.prompt_seconds += perf_counter() - started
-        self._request.on_prompt(total - 1, total)
+        self._request.on_prompt(len(engine.sequence), len(self._context))
 
     def _round(self) -> Round:
         """One draft → verify → commit cycle."""
@@ -213,7 +233,8 @@ class Generation:
         rows = target.forward([Segment(sequence, tokens, rows=len(drafted) + 1)])
 
         # 3. Accept from left to right, each draft against p computed with its exact prefix.
-        recent = context[-self._request.sampling.penalty_window :]
+        window = self._request.sampling.penalty_window
+        recent = context[-window:] if window else []
         judged_by: list[Distribution] = []
 
         def p_at(i: int) -> Distribution:
@@ -229,18 +250,11 @@ class Generation:
         self._keep(len(context) - 1)
 
         seconds = perf_counter() - started
-        finished = Round(drafted, emitted, target.last_step, draft_seconds, seconds, judged_by)
-        if first:
-            self.stats.prompt_seconds += finished.seconds
-        else:
-            self.stats.add(finished)
-        self._engine.policy.observe(finished)
-        self._request.on_round(finished)
-        return finished
+        return Round(drafted, emitted, target.last_step, draft_seconds, seconds, judged_by)
 
     def _introduce_drafter(self) -> None:
         """Before its first draft the drafter reads the prompt; timed apart from decoding."""
-        if self._drafter is None or self._introduced or not self._engine.policy.wants_more([]):
+        if self._drafter is None or self._introduced or not self._may_draft():
             return
         self._introduced = True
         started = perf_counter()
@@ -252,7 +266,7 @@ class Generation:
         """Tokens drafted behind the context, as many as there is room for and the policy wants."""
         drafted: list[Node] = []
         policy, drafter, room = self._engine.policy, self._drafter, self._room()
-        if drafter is None or room <= 0 or not policy.wants_more(drafted):
+        if drafter is None or not self._may_draft():
             return drafted
         with self._giving_up_on_failure(drafter):
             drafter.begin(self._context, self._state)
@@ -264,6 +278,9 @@ class Generation:
                 if self._engine.target.tokenizer.is_end(node.token):
                     break
         return drafted
+
+    def _may_draft(self) -> bool:
+        return self._room() > 0 and self._engine.policy.wants_more([])
 
     @contextmanager
     def _giving_up_on_failure(self, drafter: Drafter) -> Iterator[None]:
@@ -282,7 +299,7 @@ class Generation:
         """The largest depth that makes sense now: no drafts behind the end of the context or of the
         budget (a round emits one token more than it accepts)."""
         target, remaining = self._engine.target, self._output.remaining
-        room = min(target.n_ctx - len(self._context), target.max_rows - 1)
+        room = min(target.n_ctx - len(self._context), target.max_rows - 1, target.max_batch - 1)
         return room if remaining is None else min(room, remaining - 1)
 
     def _token(self, i: int, id: int, drafted: Sequence[Node], row: NDArray[np.float32]) -> Token:

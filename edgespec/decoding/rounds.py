@@ -22,7 +22,7 @@ class Round:
     """the target's forward pass"""
     draft_seconds: float
     seconds: float
-    """the whole round; what is neither draft nor verify is spent in edgespec's own code"""
+    """draft, verify, accept and commit"""
     p: Sequence[Distribution] = ()
     """the target's distribution that each emitted token was judged by or drawn from"""
 
@@ -47,7 +47,7 @@ class Stats:
     """tokens of the output"""
     decode_seconds: float = 0.0
     decode_tokens: int = 0
-    """tokens emitted in decode_seconds: all but the first; a stop may cut some from the output"""
+    """tokens that came in decode_seconds: all but the first, an end token and a stop string's included"""
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -58,11 +58,12 @@ class Stats:
     depths: dict[int, int] = field(default_factory=dict)
     """rounds by number of tokens drafted"""
 
-    def add(self, finished: Round) -> None:
-        """Count a decode round."""
+    def add(self, finished: Round, taken: int, seconds: float) -> None:
+        """Count a decode round, of whose tokens `taken` were used before a stop, and which took
+        `seconds` with everything."""
         self.rounds += 1
-        self.decode_tokens += len(finished.emitted)
-        self.decode_seconds += finished.seconds
+        self.decode_tokens += taken
+        self.decode_seconds += seconds
         self.drafted += len(finished.drafted)
         self.accepted += finished.accepted
         self.draft_seconds += finished.draft_seconds
@@ -73,6 +74,12 @@ class Stats:
     def tokens_per_second(self) -> float:
         """Decode speed."""
         return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def end_to_end_tokens_per_second(self) -> float:
+        """All tokens of the output over all the time: prompt, the drafter's reading of it, decoding."""
+        seconds = self.prompt_seconds + self.draft_prompt_seconds + self.decode_seconds
+        return self.tokens / seconds if seconds else 0.0
 
     @property
     def accepted_per_round(self) -> float:
@@ -90,7 +97,13 @@ class Stats:
 
     def as_dict(self) -> dict[str, object]:
         """Everything above, for JSON."""
-        derived = ("tokens_per_second", "accepted_per_round", "acceptance", "overhead_seconds")
+        derived = (
+            "tokens_per_second",
+            "end_to_end_tokens_per_second",
+            "accepted_per_round",
+            "acceptance",
+            "overhead_seconds",
+        )
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
     def line(self) -> str:
@@ -106,6 +119,9 @@ class Stats:
             parts.append("plain decoding")
         first = f"first token after {self.prompt_seconds:.2f} s"
         parts.append(f"{first} ({self.prompt_tokens} prompt tokens, {self.cached_tokens} cached)")
+        if self.draft_prompt_seconds >= 0.01:
+            parts.append(f"draft read the prompt in {self.draft_prompt_seconds:.2f} s")
+        parts.append(f"{self.end_to_end_tokens_per_second:.1f} tok/s end to end")
         if self.draft_failure:
             parts.append(f"drafting stopped: {self.draft_failure}")
         return " · ".join(parts)

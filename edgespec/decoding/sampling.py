@@ -54,11 +54,20 @@ class Distribution:
         i[i == self.ids.size] = 0
         return np.where(self.ids[i] == ids, self.probs[i], 0.0)
 
+    @property
+    def covers_vocabulary(self) -> bool:
+        """Whether every id up to the last is there, so that blocks of two such distributions match."""
+        return int(self.ids[-1]) == self.ids.size - 1
+
+    def block_sums(self) -> NDArray[np.floating[Any]]:
+        """Weights summed by blocks of BLOCK tokens."""
+        return _block_sums(self.weights)
+
     def sample(self, u: float) -> int:
         """The token at quantile `u` ∈ [0, 1)."""
         first, last = 0, self.weights.size
         if last > 2 * BLOCK:
-            block, u = _pick(_block_sums(self.weights), u)
+            block, u = _pick(self.block_sums(), u)
             first, last = block * BLOCK, min(last, (block + 1) * BLOCK)
         i, _ = _pick(self.weights[first:last], u)
         return int(self.ids[first + i])
@@ -119,18 +128,23 @@ class SamplerSettings:
             if not ok:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be {allowed}")
 
-        check(0 <= self.temperature < math.inf, "temperature", "0 (greedy) or a positive number")
+        check(
+            self.temperature == 0 or 1e-3 <= self.temperature <= 1e3,
+            "temperature",
+            "0 (greedy) or between 0.001 and 1000",
+        )
         check(self.top_k >= 0, "top_k", "0 (off) or a positive whole number")
         check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (1 = off)")
         check(0 <= self.min_p <= 1, "min_p", "between 0 (off) and 1")
-        check(0 < self.repetition_penalty < math.inf, "repetition_penalty", "positive (1 = off)")
-        check(math.isfinite(self.presence_penalty), "presence_penalty", "a finite number")
-        check(math.isfinite(self.frequency_penalty), "frequency_penalty", "a finite number")
+        check(0.01 <= self.repetition_penalty <= 100, "repetition_penalty", "between 0.01 and 100 (1 = off)")
+        check(abs(self.presence_penalty) <= 1e4, "presence_penalty", "between -10000 and 10000")
+        check(abs(self.frequency_penalty) <= 1e4, "frequency_penalty", "between -10000 and 10000")
         check(self.penalty_window >= 0, "penalty_window", "0 or a positive whole number")
         for token, bias in self.logit_bias.items():
-            if token < 0 or math.isnan(bias) or bias == math.inf:
+            if token < 0 or not (abs(bias) <= 1e4 or bias == -math.inf):
                 raise UsageError(
-                    f"logit_bias {token}: {bias} is not usable; ids are ≥ 0 and biases numbers or -inf"
+                    f"logit_bias {token}: {bias} is not usable; ids are ≥ 0, biases between -10000 and "
+                    "10000, or -inf to ban a token"
                 )
 
     @property

@@ -15,12 +15,12 @@ Greedy decoding is the limit case of both: p is a point mass, x is accepted if i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.decoding.sampling import Distribution, point_mass
+from edgespec.decoding.sampling import BLOCK, Distribution, point_mass
 from edgespec.drafters.base import Node
 
 
@@ -63,8 +63,18 @@ class Coupled:
     def draw(self, p: Distribution, t: int) -> int:
         if p.ids.size == 1:
             return int(p.ids[0])
+        first, last = 0, p.ids.size
+        if p.covers_vocabulary and last > 2 * BLOCK:
+            # The largest of log p + g falls into a block with the block's probability, and within it
+            # is the largest of independent noise: draw the block, then the token, both by coupling.
+            sums = p.block_sums()
+            block = self._largest(sums, -1 - np.arange(sums.size), t)
+            first, last = block * BLOCK, min(last, (block + 1) * BLOCK)
+        return int(p.ids[first + self._largest(p.weights[first:last], p.ids[first:last], t)])
+
+    def _largest(self, weights: NDArray[np.floating[Any]], ids: NDArray[np.int64], t: int) -> int:
         with np.errstate(divide="ignore"):  # log 0 = −∞ never wins
-            return int(p.ids[np.argmax(np.log(p.weights) + gumbel(self._seed, t, p.ids))])
+            return int(np.argmax(np.log(weights) + gumbel(self._seed, t, ids)))
 
     def judge(self, drafted: Node, p: Distribution, t: int) -> int:
         return self.draw(p, t)

@@ -131,9 +131,8 @@ def test_reset_forgets_the_turns_and_system_sets_what_stays(chat: Any) -> None:
 
 def test_leaving_out_old_turns_is_announced(chat: Any) -> None:
     told = remarks(chat(*["stay"] * 5, "/stats", options=("--ctx", 80)))
-    assert told[0].startswith("the context is full: the model no longer sees the oldest 2 messages (--ctx")
-    assert "the model no longer sees the oldest 4 messages" in told[1]
-    assert "conversation: 10 messages, of which the model no longer sees 4" in told[-1]
+    assert told[0].startswith("the context is full: the model no longer sees the oldest 6 messages (--ctx")
+    assert "conversation: 10 messages, of which the model no longer sees 6" in told[-1]
 
 
 def test_what_does_not_fit_is_said_and_the_chat_goes_on(chat: Any) -> None:

@@ -53,7 +53,7 @@ def failed(ended: Ended) -> Failed:
         (["--depth", "x"], "'x' is not a valid integer"),
         (["--depth", 33], "depth is 33; it must be between 0 (plain decoding) and 32"),
         (["--depth", -1], "depth is -1"),
-        (["--temperature", -1], "temperature is -1.0; it must be 0 (greedy) or a positive number"),
+        (["--temperature", -1], "temperature is -1.0; it must be 0 (greedy) or between 0.001 and 1000"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--top-k", -1], "top_k is -1"),
         (["--top-p", 0], "top_p is 0.0; it must be above 0"),
