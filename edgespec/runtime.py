@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, TypedDict, cast
+from weakref import finalize
 
 from typing_extensions import Self, Unpack
 
@@ -115,22 +117,21 @@ def load(
         provider=provider,
         strict=strict,
     )
-    target = open_backend(named.target, backend, settings, depth)
-    try:
-        drafter = None
-        if depth > 0 and wanted not in (None, "none"):
-            if target.capabilities.rollback:
-                drafter = _drafter(target, wanted, draft_backend or backend, settings, _advice(named, draft))
-            elif draft is not None:  # asked for by name: refuse rather than ignore
-                raise UsageError(
-                    f"{target.name} cannot speculate: {target.capabilities.reason}; leave --draft out"
-                )
-            else:
-                log.warning("%s decodes plainly: %s", target.name, target.capabilities.reason)
-        return Runtime(named.name, target, drafter, depth, chat_template)
-    except BaseException:
-        target.close()
-        raise
+    with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
+        target = open_backend(named.target, backend, settings, depth)
+        opened.callback(target.close)
+        if wanted not in (None, "none") and not target.capabilities.rollback:
+            reason = f"{target.name} cannot speculate: {target.capabilities.reason}"
+            if draft is not None:  # asked for by name: refuse rather than ignore
+                raise UsageError(f"{reason}; leave --draft out")
+            log.warning("%s; it decodes plainly", reason)
+            wanted = None
+        drafter = _drafter(target, wanted, depth, draft_backend or backend, settings, _advice(named, draft))
+        if drafter is not None:
+            opened.callback(drafter.close)
+        runtime = Runtime(named.name, target, drafter, depth, chat_template)
+        opened.pop_all()
+        return runtime
 
 
 def _pair(name: str | None) -> Pair:
@@ -143,13 +144,20 @@ def _pair(name: str | None) -> Pair:
 
 
 def _drafter(
-    target: Backend, wanted: ModelFile | str | None, backend: str, settings: Settings, advice: str
+    target: Backend,
+    wanted: ModelFile | str | None,
+    depth: int,
+    backend: str,
+    settings: Settings,
+    advice: str,
 ) -> Drafter | None:
     if wanted is None or wanted == "none":
         return None
     if wanted == "ngram":
-        return NGram()
+        return NGram() if depth > 0 else None
     file = resolve(wanted) if isinstance(wanted, str) else wanted
+    if depth == 0:
+        return None
     trained = context_of(file) or target.n_ctx
     n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
     # What it drafts is verified: adapters and bitwise equality are the target's affair.
@@ -192,6 +200,10 @@ class Runtime:
         self.depth = depth if drafter is not None else 0
         self._chat_template = chat_template
         self._engine = Engine(target, drafter, FixedDepth(depth))
+        # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
+        # keeps the engine, and with it the models.
+        self._free = finalize(self._engine, _close, target, drafter)
+        self._free.atexit = False
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Start an answer; iterate over it for its tokens. Options as of `generate`."""
@@ -205,7 +217,9 @@ class Runtime:
         temperature (0 = greedy), top_k, top_p, min_p, repetition_penalty, presence_penalty,
             frequency_penalty, penalty_window, logit_bias: see `SamplerSettings`.
         stop: strings that end the output.
-        seed: makes the output reproducible; without one it is random where temperature > 0.
+        seed: the output depends on it alone, not on drafter or depth (near-ties aside, where the
+            backend's logits depend on the number of tokens in a pass); without one it is random
+            where temperature > 0.
         logprobs: report log-probabilities and this many alternatives per token.
         on_prompt(done, total), on_round(round): progress, called in the generating thread.
 
@@ -237,9 +251,7 @@ class Runtime:
     def close(self) -> None:
         """End a running generation and free everything. Safe to call twice and from any thread."""
         self._engine.close()
-        if self.drafter is not None:
-            self.drafter.close()
-        self.target.close()
+        self._free()
 
     def __enter__(self) -> Self:
         return self
@@ -248,6 +260,12 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _close(target: Backend, drafter: Drafter | None) -> None:
+    if drafter is not None:
+        drafter.close()
+    target.close()
 
 
 _SAMPLING = {f.name for f in fields(SamplerSettings)}

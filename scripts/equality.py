@@ -29,10 +29,10 @@ def main(pair: str, suite: Path, prompts: int, tokens: int, depth: int) -> None:
     with edgespec.load(pair, depth=0) as plain:
         for line in chosen:
             prompt = plain.tokenize([{"role": "user", "content": line["turns"][0]}])
-            texts.append((line["id"], prompt, plain.generate(prompt, max_tokens=tokens).tokens))
+            texts.append((line["id"], prompt, plain.generate(prompt, max_tokens=tokens)))
     with closing(LlamaCpp(resolve(pair).path)) as target:
         cache = target.open()
-        margins = [measure_margins(target, cache, p, t, depth + 1) for _, p, t in texts]
+        margins = [measure_margins(target, cache, p, t.tokens, depth + 1) for _, p, t in texts]
     moved = np.concatenate([m.moved for m in margins])
     threshold = float(np.percentile(moved, 99))
     click.echo(
@@ -45,7 +45,7 @@ def main(pair: str, suite: Path, prompts: int, tokens: int, depth: int) -> None:
         for (name, prompt, text), margin in zip(texts, margins, strict=True):
             before = len(result.near_ties)
             compare(prompt, text, margin, lambda p, n: speculative.generate(p, max_tokens=n), result)
-            click.echo(f"{name}: {len(text)} tokens, near-ties {result.near_ties[before:]}")
+            click.echo(f"{name}: {len(text.tokens)} tokens, near-ties {result.near_ties[before:]}")
     click.echo(
         f"{result.prompts} prompts, {result.tokens} tokens: {len(result.near_ties)} near-ties "
         f"(margins {[round(m, 4) for m in result.near_ties]}), {len(result.bugs)} unexplained {result.bugs}"

@@ -84,23 +84,30 @@ class Equality:
 
 def compare(
     prompt: Sequence[int],
-    plain: Sequence[int],
+    plain: Generation,
     margins: Margins,
     speculate: Callable[[list[int], int], Generation],
     into: Equality,
 ) -> None:
     """Speculate behind `prompt` and compare with `plain`, going on along the plain text after a
-    near-tie. `speculate(prompt, max_tokens)` generates greedily."""
+    near-tie. `speculate(prompt, max_tokens)` generates greedily. Raises ValueError when margins and
+    text are not of one length."""
+    if margins.alone.size != len(plain.tokens):
+        raise ValueError(f"{margins.alone.size} margins for a text of {len(plain.tokens)} tokens")
     into.prompts += 1
-    into.tokens += len(plain)
+    into.tokens += len(plain.tokens)
+    ended = plain.finish_reason == "stop"
     start = 0
-    while start < len(plain):
-        text = speculate([*prompt, *plain[:start]], len(plain) - start).tokens
-        expected = plain[start:]
+    while start < len(plain.tokens):
+        expected = plain.tokens[start:]
+        text = speculate([*prompt, *plain.tokens[:start]], len(expected) + ended).tokens
         same = next((i for i, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), len(text))
-        if same >= len(expected):
-            return
         place = start + same
+        if place == len(plain.tokens) and len(text) == len(expected):
+            return
+        if place >= len(plain.tokens):
+            into.bugs.append(f"token {place}: plain decoding ends here and speculation goes on")
+            return
         margin = float(margins.alone[place])
         if same < len(text) and text[same] == margins.second[place] and margin < into.threshold:
             into.near_ties.append(margin)

@@ -7,7 +7,8 @@ a token that is distributed exactly as p, whatever q was:
   min(1, p(x)/q(x)), else sample from norm(max(p − q, 0)). Used when there is no seed.
 - `Coupled`: with a seed, the token at position t is argmax(log p + g_t) with Gumbel noise g_t that
   depends on (seed, t) alone; the drafter drafts with the same noise, and x is accepted when the two
-  agree. The text then depends on the seed alone, not on drafter, depth or timing.
+  agree. The text then depends on the seed alone, not on drafter, depth or timing (as far as the
+  backend computes the same logits for a token alone and among others).
 
 Greedy decoding is the limit case of both: p is a point mass, x is accepted if it is p's token.
 """

@@ -25,11 +25,11 @@ PROMPTS = [
 def equality(pair: str, draft: str | None, depth: int, tokens: int) -> Equality:
     with edgespec.load(pair, depth=0) as plain:
         prompts = [plain.tokenize([{"role": "user", "content": text}]) for text in PROMPTS]
-        texts = [plain.generate(prompt, max_tokens=tokens).tokens for prompt in prompts]
+        texts = [plain.generate(prompt, max_tokens=tokens) for prompt in prompts]
     with closing(LlamaCpp(resolve(pair).path)) as target:
         cache = target.open()
         margins = [
-            measure_margins(target, cache, prompt, text, depth + 1)
+            measure_margins(target, cache, prompt, text.tokens, depth + 1)
             for prompt, text in zip(prompts, texts, strict=True)
         ]
     result = Equality(float(np.percentile(np.concatenate([m.moved for m in margins]), 99)))
