@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from closed_form import CHAT_TEMPLATE, write_gguf
 from pair import DRAFT, HOPELESS, TARGET, load
+from real_models import need_module
 
 from edgespec.backends.llama_cpp import LlamaCpp
 
@@ -16,7 +17,7 @@ from edgespec.backends.llama_cpp import LlamaCpp
 def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with target.gguf, draft.gguf (padded by 6 rows), hopeless.gguf, and
     incompatible.gguf, in whose vocabulary the id of "m" means "o"."""
-    pytest.importorskip("llama_cpp")
+    need_module("llama_cpp")
     folder = tmp_path_factory.mktemp("closed-form")
     write_gguf(TARGET, folder / "target.gguf", chat_template=CHAT_TEMPLATE, name="target")
     write_gguf(DRAFT.padded(6), folder / "draft.gguf", chat_template=CHAT_TEMPLATE, name="draft")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from closed_form import CHAT_TEMPLATE, NGram, write_gguf
 from closed_form.ngram import NEVER
+from real_models import need_module
 
 COMMAND = [sys.executable, "-m", "edgespec"]
 
@@ -69,7 +70,7 @@ def edgespec(environment: dict[str, str]) -> Edgespec:
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a chat template that never ends its text, and room for seconds of it."""
-    pytest.importorskip("llama_cpp")
+    need_module("llama_cpp")
     file = tmp_path_factory.mktemp("endless") / "endless.gguf"
     return write_gguf(
         NGram.random(0, end=NEVER), file, chat_template=CHAT_TEMPLATE, context_length=1 << 16, name="endless"

@@ -16,13 +16,14 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from real_models import need_module
 
 from .gguf_file import CHAT_TEMPLATE, write_gguf
 from .ngram import MARGIN, NEVER, Floats, NGram
 from .transformer import scores
 from .vocabulary import Vocabulary
 
-C = pytest.importorskip("llama_cpp.llama_cpp")
+C = need_module("llama_cpp.llama_cpp")
 
 TOLERANCE = 1e-4
 TARGET = NGram.random(0)

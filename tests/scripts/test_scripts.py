@@ -83,10 +83,12 @@ case "$*" in
     while [ -e '{folder}/slow' ]; do sleep 0.1; done
     while [ "$1" != --wheel-dir ]; do shift; done
     mkdir -p "$2"; echo "${{CMAKE_ARGS:-}}" >"$2/llama_cpp_python-1-py3-none-any.whl" ;;
+  *'-m pytest'*) echo "required: $EDGESPEC_REQUIRE_MODELS" ;;
   *'-m venv'*)
     venv="${{@: -1}}"
     mkdir -p "$venv/bin"
-    touch "$venv/pyvenv.cfg" "$venv/made"
+    touch "$venv/pyvenv.cfg"
+    for tool in edgespec ruff mypy; do cp /bin/true "$venv/bin/$tool"; done
     cp "$0" "$venv/bin/python"
     [ ! -e '{folder}/no-ensurepip' ] || {{ echo 'exit 1' >"$venv/bin/python"; exit 1; }} ;;
 esac
@@ -301,21 +303,35 @@ def test_python_310_that_is_not_there_is_none(
     assert sourced("oldest_python").stdout == "/pyenv/versions/3.10.2/bin/python\n"
 
 
-def test_the_oldest_dependencies_get_an_environment_of_their_own(
-    environment: dict[str, str], stub: Stub, python: Path, folder: Path
+@pytest.mark.parametrize(
+    ("options", "venv", "required"),
+    [
+        ([], "venv", "smollm2-135m"),
+        (["--coder"], "venv", "smollm2-135m qwen2.5-coder"),
+        (["--oldest"], "venv-oldest", "smollm2-135m"),
+    ],
+)
+def test_the_tests_get_their_environment_and_are_told_what_was_fetched(
+    environment: dict[str, str],
+    stub: Stub,
+    python: Path,
+    folder: Path,
+    options: list[str],
+    venv: str,
+    required: str,
 ) -> None:
     stub("python3.10", python.read_text())
     done = subprocess.run(
-        [ROOT / "scripts/test", "--oldest"],
+        [ROOT / "scripts/test", *options],
         env=environment | {"EDGESPEC_VENV": "venv"},
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode != 0  # the stubs end here
-    assert f"making a virtual environment: {folder}/venv-oldest" in done.stderr
-    assert not (folder / "venv").exists()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"required: {required}\n")
+    assert [p.parent.name for p in folder.glob("*/pyvenv.cfg")] == [venv]
 
 
 def test_a_python_that_is_asked_for_and_unfit_is_said(
