@@ -208,7 +208,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(terminal: Any, tmp_path: Path)
     assert terminal.exitstatus == 0
     saved = json.loads((tmp_path / "saved").read_text())["messages"]
     assert [m["role"] for m in saved] == ["user", "assistant"] * 2
-    assert all(len(m["content"]) > 20 for m in saved[1::2])
+    assert all(m["content"] for m in saved[1::2])
 
 
 def test_editing_history_and_the_ways_out(terminal: Any, environment: dict[str, str], tmp_path: Path) -> None:
