@@ -28,6 +28,20 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def converted(model_files: Path) -> Path:
+    """`model_files`, with target, draft and hopeless as ONNX models beside the GGUF files."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from edgespec.convert.convert import convert
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(model_files / "home"))
+        for name in ("target", "draft", "hopeless"):
+            convert(model_files / f"{name}.gguf")
+    return model_files
+
+
+@pytest.fixture(scope="session")
 def target(model_files: Path) -> Iterator[LlamaCpp]:
     """The target, loaded: a test closes the sequences it opens and leaves the backend open."""
     backend = load(model_files / "target.gguf", sequences=32)

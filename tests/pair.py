@@ -18,7 +18,18 @@ VOCABULARY = TARGET.vocabulary
 
 
 def load(path: Path, **options: Any) -> Any:
-    """A `LlamaCpp` backend; one thread, since models this small lose time with more."""
+    """A `LlamaCpp` backend, or an `Onnx` one for a folder; one thread, since models this small lose time
+    with more."""
     from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 
-    return LlamaCpp(path, LlamaCppOptions(**{"n_ctx": 512, "threads": 1, "sequences": 8} | options))
+    options = {"n_ctx": 512, "threads": 1, "sequences": 8} | options
+    if path.is_dir():
+        from edgespec.backends.onnx import Onnx, OnnxOptions
+
+        return Onnx(path, OnnxOptions(**options))
+    return LlamaCpp(path, LlamaCppOptions(**options))
+
+
+def model_path(folder: Path, name: str, runtime: str) -> Path:
+    """Where the fixture `model_files` (for "llama.cpp") or `converted` (for "onnx") puts a model."""
+    return folder / (f"{name}.gguf" if runtime == "llama.cpp" else f"{name}.onnx-edgespec")

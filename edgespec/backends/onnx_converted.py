@@ -21,6 +21,10 @@ from edgespec.errors import ModelError, UsageError
 HIDE = np.float32(-1e9)
 """added to the score of what a token must not see"""
 
+WIDE_HEAD, SHORT_TEXT = 128, 64
+"""ONNX Runtime's attention adds up the products of heads wider than 128 channels in another order when
+there are more than 64 tokens: a pass that must not depend on others does not cross that length."""
+
 
 class ConvertedModel:
     """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer."""
@@ -93,6 +97,24 @@ class ConvertedModel:
         at: int,
     ) -> Logits:
         assert isinstance(cache, _Cache)
+        if self._limits.pad and parents is None and self._kv_shape[2] > WIDE_HEAD:
+            cut = SHORT_TEXT - length
+            if 0 < cut < len(tokens):
+                before = [row for row in rows if row < cut]
+                self._pass(cache, length, tokens[:cut], None, before, at)
+                after = [row - cut for row in rows if row >= cut]
+                return self._pass(cache, length + cut, tokens[cut:], None, after, at + len(before))
+        return self._pass(cache, length, tokens, parents, rows, at)
+
+    def _pass(
+        self,
+        cache: _Cache,
+        length: int,
+        tokens: SequenceOf[int],
+        parents: SequenceOf[int] | None,
+        rows: SequenceOf[int],
+        at: int,
+    ) -> Logits:
         binding = cache.binding
         n, r = len(tokens), len(rows)
         self._ids[:n], self._rows[:r] = tokens, rows

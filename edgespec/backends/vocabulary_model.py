@@ -32,5 +32,6 @@ class VocabularyModel:
     def close(self) -> None:
         """Free it. Safe to call twice."""
         if self._model:
+            self.tokenizer.close()
             self._c.llama_model_free(self._model)
             self._model = None

@@ -1,4 +1,4 @@
-"""Many generations with the closed-form pair on llama.cpp, counted: what the exactness tests judge."""
+"""Many generations with the closed-form pair, counted: what the exactness tests judge."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from pair import VOCABULARY, load
+from pair import VOCABULARY, load, model_path
 
-from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.backends.base import Backend
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding import engine as engine_module
 from edgespec.decoding.engine import Engine, Request
@@ -52,6 +52,8 @@ class Case:
     drafter: str = "draft"
     policy: type[FixedDepth] = FixedDepth
     seeded: bool = False
+    runtime: str = "llama.cpp"
+    draft_runtime: str = "llama.cpp"
     prompt: Sequence[int] = tuple(VOCABULARY.ids(b"s", b"t", b"a"))
 
 
@@ -72,15 +74,15 @@ class Sample:
 
 
 @cache
-def backend(folder: Path, name: str) -> LlamaCpp:
+def backend(folder: Path, name: str, runtime: str) -> Backend:
     """One loaded model per process."""
-    model: LlamaCpp = load(folder / f"{name}.gguf")
+    model: Backend = load(model_path(folder, name, runtime))
     return model
 
 
 @cache
-def drafter(folder: Path, name: str) -> Drafter:
-    return NGram(longest=3, shortest=1) if name == "ngram" else DraftModel(backend(folder, name))
+def drafter(folder: Path, name: str, runtime: str) -> Drafter:
+    return NGram(longest=3, shortest=1) if name == "ngram" else DraftModel(backend(folder, name, runtime))
 
 
 def sample(
@@ -88,9 +90,9 @@ def sample(
 ) -> Sample:
     """Generate `n` times. Unseeded generations share one random stream, which `seed` starts; seeded
     ones have the seeds from `seed` on."""
-    target = backend(folder, "target")
+    target = backend(folder, "target", case.runtime)
     policy: Policy = case.policy(case.depth)
-    engine = Engine(target, drafter(folder, case.drafter), policy)
+    engine = Engine(target, drafter(folder, case.drafter, case.draft_runtime), policy)
     stream = np.random.default_rng(seed)
     settings = SamplerSettings(**case.options)
     found = Sample()

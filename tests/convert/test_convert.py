@@ -1,0 +1,180 @@
+"""What a conversion leaves on disk, when it is done again, and how faults are told."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgespec.errors import EdgespecError, ModelError, UsageError
+
+from .tiny_models import Tiny, write_tiny
+
+pytest.importorskip("onnx")
+
+from edgespec.convert import convert as module
+from edgespec.convert.convert import convert
+from edgespec.convert.folder import folder_for, read_report
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "tiny.gguf", Tiny("llama", type="Q4_1"))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_the_folder_is_complete_by_itself(model: Path) -> None:
+    done = convert(model)
+    assert done.fresh and done.folder == model.parent / "tiny.onnx-edgespec"
+    assert names(done.folder) == ["model.onnx", "model.onnx.data", "report.json", "tree.onnx", "vocab.gguf"]
+    report = json.loads((done.folder / "report.json").read_text())
+    assert report["source"] == "tiny.gguf" and len(report["source_sha256"]) == 64
+    became = {kind["type"]: (kind["became"], kind["exact"]) for kind in report["weights"]}
+    assert became == {"Q4_1": ("8 bits, blocks of 32, zero points", False), "F32": ("float32", True)}
+    header = gguf.GGUFReader(done.folder / "vocab.gguf")
+    assert not header.tensors and "tokenizer.ggml.tokens" in header.fields
+
+
+def test_what_was_converted_is_not_converted_again(model: Path) -> None:
+    first = convert(model)
+    assert not convert(model).fresh
+    os.utime(model)  # another time, the same bytes
+    assert not convert(model).fresh
+    assert convert(model, small=True).fresh
+    assert convert(model, small=True, hidden=(1,)).fresh
+    assert convert(model, force=True).fresh
+    write_tiny(model, Tiny("llama", type="Q4_1"), seed=1)
+    again = convert(model)
+    assert again.fresh and again.report.source_sha256 != first.report.source_sha256
+
+
+def test_another_version_converts_again(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert(model)
+    monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
+    assert convert(model).fresh
+
+
+def test_an_interrupted_conversion_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "write_vocabulary", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        convert(model)
+    assert names(model.parent) == ["home", "tiny.gguf"]
+
+
+def test_an_interrupted_conversion_leaves_the_one_before(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = convert(model).report
+    monkeypatch.setattr(module, "write_vocabulary", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(ModelError, match="disk full"):
+        convert(model, force=True)
+    assert read_report(folder_for(model)) == before
+
+
+def test_a_full_disk_is_told_before_anything_is_written(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ModelError, match="not enough room"):
+        convert(model)
+    assert names(model.parent) == ["home", "tiny.gguf"]
+
+
+def test_layers_that_do_not_exist_are_refused(model: Path) -> None:
+    with pytest.raises(UsageError, match="there are 0 to 1"):
+        convert(model, hidden=(2,))
+
+
+def test_scales_that_are_no_numbers_are_refused(model: Path) -> None:
+    tensor = next(t for t in gguf.GGUFReader(model).tensors if t.name == "blk.1.ffn_up.weight")
+    with model.open("r+b") as file:
+        file.seek(int(tensor.data_offset))
+        file.write(np.array([np.nan], "<f2").tobytes())
+    with pytest.raises(
+        ModelError, match=r"damaged: tensor blk\.1\.ffn_up\.weight holds infinite values or NaN"
+    ):
+        convert(model)
+
+
+def test_a_file_cut_short_is_refused(model: Path) -> None:
+    with model.open("r+b") as file:
+        file.truncate(model.stat().st_size - 100)
+    with pytest.raises(ModelError, match="damaged or cut short"):
+        convert(model)
+
+
+@pytest.mark.parametrize(
+    ("tiny", "keys", "message"),
+    [
+        (Tiny("llama", layers=1), {"block_count": 2}, "damaged|lacks the tensor blk.1"),
+        (Tiny("llama"), {"embedding_length": 65}, "shape"),
+        (Tiny("llama"), {"attention.head_count_kv": 0}, "head_count_kv is 0"),
+        (Tiny("llama"), {"context_length": 0}, "context_length is 0"),
+        (Tiny("llama"), {"attention.head_count": 3}, "share|head_count_kv"),
+        (Tiny("llama"), {"block_count": 1 << 31}, "block_count is 2147483648"),
+        (Tiny("llama"), {"feed_forward_length": 1 << 30}, "feed_forward_length"),
+        (Tiny("qwen3"), {}, "lacks the tensor blk.0.attn_q_norm"),
+        (Tiny("llama", head_norms=True), {}, "tensors beyond the usual ones"),
+    ],
+)
+def test_absurd_headers_are_refused(tmp_path: Path, tiny: Tiny, keys: dict[str, int], message: str) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", tiny)
+    reader = gguf.GGUFReader(path, "r+")
+    for key, value in keys.items():
+        found = reader.get_field(f"llama.{key}")
+        assert found is not None
+        found.parts[found.data[0]][0] = value
+    reader.data.flush()
+    with pytest.raises(ModelError, match=message):
+        convert(path)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_tiny(
+        tmp_path_factory.mktemp("fuzz") / "t.gguf", Tiny("qwen2", biases=True, type="Q4_0")
+    ).read_bytes()
+
+
+@settings(
+    max_examples=150,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8),
+    header=st.booleans(),
+    cut=st.floats(0.2, 1) | st.just(1.0),
+)
+def test_a_corrupt_file_converts_or_is_refused_in_words(
+    tmp_path: Path, healthy: bytes, flips: list[tuple[float, int]], header: bool, cut: float
+) -> None:
+    data = bytearray(healthy)
+    span = 3000 if header else len(data) - 1  # most of a header is its hyperparameters and tensor list
+    for place, value in flips:
+        data[int(place * span)] = value
+    path = tmp_path / "fuzz.gguf"
+    path.write_bytes(data[: int(cut * len(data))])
+    try:
+        convert(path, force=True)
+    except EdgespecError as error:
+        assert "fuzz" in str(error)
+    assert not list(tmp_path.glob("*.partial"))
