@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 # "hf:owner/repo/file.gguf", the file possibly in a folder of the repository.
-_HUB_NAME = re.compile(r"^hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>(?:[\w.+ -]+/)*[\w.+ -]+\.gguf)$")
+_HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>(?:[\w.+ -]+/)*[\w.+ -]+\.gguf)")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def hub_file(name: str) -> RemoteFile:
 
     Raises UsageError when the name is not of that form.
     """
-    match = _HUB_NAME.match(name)
+    match = _HUB_NAME.fullmatch(name)
     if not match or {".", ".."} & {*match["repo"].split("/"), *match["file"].split("/")}:
         raise UsageError(f"{name!r} is not of the form hf:owner/repo/file.gguf.")
     source = HubSource(match["repo"], match["file"])

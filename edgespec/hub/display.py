@@ -77,7 +77,7 @@ def print_inventory(inventory: Inventory) -> None:
     table = Table(title="Catalog", title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in ("name", "size", "on disk", "draft", "licence", "checksum", "tested"):
         justify: JustifyMethod = "right" if heading == "size" else "left"
-        table.add_column(heading, justify=justify, no_wrap=heading != "draft")
+        table.add_column(heading, justify=justify, no_wrap=heading not in ("draft", "on disk"))
     for state in inventory.pairs:
         table.add_row(
             state.pair.name,
@@ -160,8 +160,10 @@ def _states(state: PairState) -> list[FileState]:
 
 
 def _on_disk(state: PairState) -> str:
-    there = [file.on_disk for file in _states(state)]
-    return "yes" if all(there) else "in part" if any(there) else "no"
+    files = _states(state)
+    if not all(file.on_disk for file in files):
+        return "in part" if any(file.on_disk for file in files) else "no"
+    return "yes" if all(file.verified for file in files) else "yes (not verified yet)"
 
 
 def _checksum(state: PairState) -> str:

@@ -40,7 +40,7 @@ _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 20
 _MAX_STRINGS = 1 << 24
 
-_SPLIT = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_SPLIT = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ class Tensor:
     shape: tuple[int, ...]
     """the fastest-varying dimension first, as GGUF stores it"""
     type: str
-    """a ggml type name, such as Q4_K"""
+    """a ggml type name, such as Q4_K; "unknown (type 99)" for one the gguf package does not know"""
     elements: int
     bytes: int
+    """of an unknown type: up to where the next tensor begins"""
     offset: int
     """from the start of the file"""
 
@@ -120,7 +121,7 @@ def split_parts(path: Path) -> list[Path]:
 
 def split_names(name: str) -> list[str]:
     """As `split_parts`, for a file name: model-00001-of-00003.gguf names three files."""
-    match = _SPLIT.match(name)
+    match = _SPLIT.fullmatch(name)
     if not match:
         return [name]
     return [
@@ -163,7 +164,9 @@ class _Cursor:
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged(f"its alignment is {alignment}")
         start = -(-self._at // alignment) * alignment
-        tensors = tuple(self._tensor(start, *info) for info in infos)
+        places = sorted({offset for *_, offset in infos})
+        after = dict(zip(places, [*places[1:], max(self._size - start, 0)], strict=False))
+        tensors = tuple(self._tensor(start, *info, after[info[3]]) for info in infos)
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise self._damaged("a tensor appears twice")
         return Header(self._path, self._size, version, metadata, tensors, spans)
@@ -235,19 +238,19 @@ class _Cursor:
         shape = tuple(self._number("Q") for _ in range(n_dims))
         return name, shape, self._number("I"), self._number("Q")
 
-    def _tensor(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:
+    def _tensor(
+        self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int, next_offset: int
+    ) -> Tensor:
+        elements = math.prod(shape)
         try:
             type_ = GGMLQuantizationType(kind)
-        except ValueError:
-            raise ModelError(
-                f"{self._path}: tensor {name!r} has quantization type {kind}, which this version of "
-                "the gguf package does not know; the file is damaged or needs a newer gguf."
-            ) from None
-        block, block_bytes = GGML_QUANT_SIZES[type_]
-        elements = math.prod(shape)
-        size = elements // block * block_bytes
-        if elements % block or start + offset + size > self._size:
+        except ValueError:  # llama.cpp may be newer than the gguf package, and has the last word
+            type_name, whole, size = f"unknown (type {kind})", True, max(next_offset - offset, 0)
+        else:
+            block, block_bytes = GGML_QUANT_SIZES[type_]
+            type_name, whole, size = type_.name, elements % block == 0, elements // block * block_bytes
+        if not whole or start + offset + size > self._size:
             raise self._damaged(
                 f"tensor {name!r} ends at byte {start + offset + size:,}, the file at {self._size:,}"
             )
-        return Tensor(name, shape, type_.name, elements, size, start + offset)
+        return Tensor(name, shape, type_name, elements, size, start + offset)

