@@ -27,6 +27,8 @@ PROVIDERS: Mapping[str, str] = {
 _TRY_FIRST = ("cuda", "coreml", "qnn")
 _FATAL = 4
 _LARGE = 256 << 20
+LONGEST = 300
+"""characters of a message of ONNX Runtime"""
 
 
 @cache
@@ -163,8 +165,7 @@ def check_files(path: Path) -> None:
 
 def _reason(error: Exception) -> str:
     """ONNX Runtime's message, without source positions."""
-    text = str(error).strip().splitlines()
-    message = text[0] if text else type(error).__name__
+    message = " ".join(str(error).split()) or type(error).__name__
     if "opset" in message.lower():
-        message += " - it needs a newer onnxruntime"
-    return message if len(message) < 400 else message[:400] + "…"
+        return f"it needs a newer onnxruntime ({message[-LONGEST:]})"
+    return message if len(message) < LONGEST else message[:LONGEST] + "…"

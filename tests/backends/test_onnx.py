@@ -1,0 +1,372 @@
+"""The ONNX backend on converted models: what a pass gives, what a cache holds, and how each fault is told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pair import TARGET, VOCABULARY, load
+
+pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
+
+from edgespec.backends.base import Segment  # noqa: E402
+from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
+from edgespec.backends.prefix import align  # noqa: E402
+from edgespec.convert.convert import convert  # noqa: E402
+from edgespec.errors import BackendError, ContextFull, ModelError, UsageError  # noqa: E402
+
+TOLERANCE = 1e-4
+"""of a log-probability; measured: 2e-5, for tokens of probability 1e-13"""
+
+
+@pytest.fixture(scope="module")
+def folder(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A conversion with hidden states."""
+    home = tmp_path_factory.mktemp("hidden")
+    shutil.copy(converted / "target.gguf", home / "target.gguf")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(home / "home"))
+        return convert(home / "target.gguf", hidden=(0,)).folder
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path) -> Iterator[Onnx]:
+    backend: Onnx = load(folder, tree=True, strict=True, max_rows=64)
+    yield backend
+    backend.close()
+
+
+def text(length: int, seed: int = 0) -> list[int]:
+    rng = np.random.default_rng(seed)
+    return [VOCABULARY.bos, *rng.integers(0, len(VOCABULARY), length - 1).tolist()]
+
+
+def log_p(rows: np.ndarray) -> np.ndarray:
+    wide = rows.astype(np.float64)
+    return wide - np.logaddexp.reduce(wide, axis=-1, keepdims=True)
+
+
+def table(tokens: Sequence[int], rows: int) -> np.ndarray:
+    return np.array([TARGET.log_p(tokens[: i + 1]) for i in range(len(tokens) - rows, len(tokens))])
+
+
+def feed(backend: Onnx, tokens: Sequence[int], size: int) -> np.ndarray:
+    """All rows, `size` tokens a pass, in a sequence of its own."""
+    sequence = backend.open()
+    rows = []
+    for i in range(0, len(tokens), size):
+        piece = tokens[i : i + size]
+        rows.append(backend.forward([Segment(sequence, piece, rows=len(piece))]).copy())
+    backend.close(sequence)
+    return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("options", [{}, {"strict": True}, {"tree": True}], ids=str)
+def test_logits_are_the_tables(folder: Path, options: dict[str, bool]) -> None:
+    backend: Onnx = load(folder, max_rows=64, **options)
+    tokens = text(200)
+    for size in (64, 1, 2, 7):
+        assert np.abs(log_p(feed(backend, tokens, size)) - table(tokens, 200)).max() < TOLERANCE
+    backend.close()
+
+
+def test_a_row_is_the_same_in_every_bit_whatever_is_in_the_pass(backend: Onnx) -> None:
+    assert backend.capabilities.row_invariant
+    tokens = text(130)
+    rows = feed(backend, tokens, 2)
+    for size in (1, *range(3, 17), 31, 64):
+        assert np.array_equal(feed(backend, tokens, size), rows), size
+
+
+def test_only_the_rows_asked_for_are_given(backend: Onnx) -> None:
+    sequence, tokens = backend.open(), text(30)
+    assert backend.forward([Segment(sequence, tokens[:10], rows=0)]).shape == (0, len(VOCABULARY))
+    rows = backend.forward([Segment(sequence, tokens[10:], rows=3)])
+    assert np.abs(log_p(rows) - table(tokens, 3)).max() < TOLERANCE
+    backend.close(sequence)
+
+
+def test_rollback_forgets(backend: Onnx) -> None:
+    sequence, tokens = backend.open(), text(40)
+    backend.forward([Segment(sequence, text(40, seed=9))])
+    backend.rollback(sequence, 1)
+    rows = backend.forward([Segment(sequence, tokens[1:], rows=39)])
+    assert np.abs(log_p(rows) - table(tokens, 39)).max() < TOLERANCE
+    backend.close(sequence)
+
+
+def test_a_shared_beginning_is_used_again(backend: Onnx) -> None:
+    sequence = backend.open()
+    backend.forward([Segment(sequence, text(50))])
+    longer = [*text(50)[:45], *text(20, seed=3)[1:]]
+    assert align(backend, sequence, longer, 8, lambda *_: None) == 45
+    rows = backend.forward([Segment(sequence, longer[len(sequence) :])])
+    assert np.abs(log_p(rows) - table(longer, 1)).max() < TOLERANCE
+    backend.close(sequence)
+
+
+def test_sequences_do_not_see_each_other(backend: Onnx) -> None:
+    a, b = backend.open(), backend.open()
+    one, two = text(20, seed=1), text(25, seed=2)
+    backend.forward([Segment(a, one[:10], rows=0), Segment(b, two[:10], rows=0)])
+    rows = backend.forward([Segment(a, one[10:], rows=2), Segment(b, two[10:], rows=3)])
+    assert np.abs(log_p(rows[:2]) - table(one, 2)).max() < TOLERANCE
+    assert np.abs(log_p(rows[2:]) - table(two, 3)).max() < TOLERANCE
+    backend.close(a)
+    backend.close(b)
+
+
+TREE = [-1, -1, 0, 0, 1, 4, 4]
+
+
+def path_to(i: int, parents: Sequence[int]) -> list[int]:
+    return [] if i < 0 else [*path_to(parents[i], parents), i]
+
+
+@pytest.mark.parametrize("kept", [[], [0], [0, 3], [1, 4, 5], [1, 4, 6]], ids=str)
+def test_a_tree_gives_each_branch_its_own_continuation(backend: Onnx, kept: list[int]) -> None:
+    sequence, prompt = backend.open(), text(12)
+    tokens = text(len(TREE) + 1, seed=4)[1:]
+    backend.forward([Segment(sequence, prompt, rows=0)])
+    rows = backend.forward([Segment(sequence, tokens, rows=len(tokens), parents=TREE)]).copy()
+    for i, row in enumerate(rows):
+        history = [*prompt, *(tokens[j] for j in path_to(i, TREE))]
+        assert np.abs(log_p(row) - TARGET.log_p(history)).max() < TOLERANCE
+    backend.keep(sequence, kept)
+    assert sequence.tokens == [*prompt, *(tokens[i] for i in kept)]
+    after = text(6, seed=5)[1:]
+    rows = backend.forward([Segment(sequence, after, rows=5)])
+    assert np.abs(log_p(rows) - table([*prompt, *(tokens[i] for i in kept), *after], 5)).max() < TOLERANCE
+    backend.close(sequence)
+
+
+def test_trees_must_make_sense(backend: Onnx, converted: Path) -> None:
+    sequence = backend.open()
+    with pytest.raises(UsageError, match="feed the prompt first"):
+        backend.forward([Segment(sequence, [1, 2], parents=[-1, -1])])
+    backend.forward([Segment(sequence, text(5))])
+    with pytest.raises(UsageError, match="each before its child"):
+        backend.forward([Segment(sequence, [1, 2], parents=[-1, 1])])
+    backend.forward([Segment(sequence, [1, 2, 3], parents=[-1, 0, -1])])
+    with pytest.raises(UsageError, match="keep a path"):
+        backend.forward([Segment(sequence, [1])])
+    with pytest.raises(UsageError, match="no path"):
+        backend.keep(sequence, [0, 2])
+    with pytest.raises(UsageError, match="only a path"):
+        backend.rollback(sequence, 6)
+    backend.rollback(sequence, 5)
+    backend.forward([Segment(sequence, [1])])
+    backend.close(sequence)
+    chains: Onnx = load(converted / "target.onnx-edgespec")
+    assert not chains.capabilities.tree
+    with pytest.raises(UsageError, match="chains only"):
+        chains.forward([Segment(chains.open(), [1], parents=[-1])])
+    chains.close()
+
+
+def test_of_a_chain_a_beginning_is_kept(backend: Onnx) -> None:
+    sequence, tokens = backend.open(), text(20)
+    backend.forward([Segment(sequence, tokens[:15])])
+    backend.forward([Segment(sequence, tokens[15:])])
+    with pytest.raises(UsageError, match="only a beginning"):
+        backend.keep(sequence, [1])
+    backend.keep(sequence, [0, 1])
+    assert sequence.tokens == tokens[:17]
+    backend.close(sequence)
+
+
+def test_hidden_states_are_what_the_head_multiplies(backend: Onnx) -> None:
+    from closed_form import build
+
+    assert backend.capabilities.hidden
+    sequence = backend.open()
+    rows = backend.forward([Segment(sequence, text(20), rows=4)])
+    hidden = backend.hidden["final"]
+    assert hidden.shape == (4, 128) and backend.hidden["0"].shape == (4, 128)
+    assert np.allclose(hidden @ build(TARGET).weights["output"].T, rows, atol=1e-4)
+    backend.close(sequence)
+
+
+def test_a_saved_cache_goes_on_as_if_never_saved(backend: Onnx, tmp_path: Path) -> None:
+    sequence, other, tokens = backend.open(), backend.open(), text(60)
+    backend.forward([Segment(sequence, tokens[:50])])
+    backend.save(sequence, tmp_path / "cache")
+    backend.forward([Segment(other, text(33, seed=8))])
+    backend.restore(other, tmp_path / "cache")
+    assert other.tokens == tokens[:50]
+    rows = [backend.forward([Segment(s, tokens[50:], rows=10)]).copy() for s in (sequence, other)]
+    assert np.array_equal(*rows)
+    backend.close(sequence)
+    backend.close(other)
+
+
+def test_saved_caches_that_do_not_fit_are_refused(backend: Onnx, converted: Path, tmp_path: Path) -> None:
+    sequence, file = backend.open(), tmp_path / "cache"
+    backend.forward([Segment(sequence, text(50))])
+    backend.save(sequence, file)
+    other: Onnx = load(converted / "draft.onnx-edgespec")
+    with pytest.raises(BackendError, match="another model"):
+        other.restore(other.open(), file)
+    other.close()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(BackendError, match="damaged"):
+        backend.restore(sequence, file)
+    file.write_bytes(b"nonsense\n" + whole)
+    with pytest.raises(BackendError, match="not a saved cache"):
+        backend.restore(sequence, file)
+    backend.close(sequence)
+
+
+def test_passes_that_are_impossible_are_refused(folder: Path) -> None:
+    backend: Onnx = load(folder, n_ctx=16, max_batch=8, max_rows=4, sequences=1)
+    sequence = backend.open()
+    for tokens, rows, message in (
+        ([], 0, "0 tokens"),
+        ([0] * 9, 1, "9 tokens"),
+        ([0] * 8, 5, "5 rows"),
+        ([0, 99], 1, "ids"),
+        ([0], 2, "2 rows of 1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            backend.forward([Segment(sequence, tokens, rows=rows)])
+    backend.forward([Segment(sequence, [0] * 8)])
+    backend.forward([Segment(sequence, [0] * 8)])
+    with pytest.raises(ContextFull, match="17 tokens do not fit"):
+        backend.forward([Segment(sequence, [0])])
+    with pytest.raises(BackendError, match="close one first"):
+        backend.open()
+    with pytest.raises(UsageError, match="cannot roll back"):
+        backend.rollback(sequence, 17)
+    backend.close(sequence)
+    with pytest.raises(UsageError, match="closed"):
+        backend.forward([Segment(sequence, [0])])
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendError, match="load it again"):
+        backend.open()
+
+
+def test_the_whole_context_can_be_filled_one_by_one(folder: Path) -> None:
+    backend: Onnx = load(folder, n_ctx=16, strict=True)
+    tokens = text(16)
+    assert np.abs(log_p(feed(backend, tokens, 1)) - table(tokens, 16)).max() < TOLERANCE
+    backend.close()
+
+
+def test_a_failing_pass_leaves_the_sequences_as_before(
+    backend: Onnx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, tokens = backend.open(), backend.open(), text(20)
+    backend.forward([Segment(a, tokens[:10]), Segment(b, tokens[:10])])
+    model = backend._model
+    run = model.run
+
+    def fail_second(cache: object, *rest: object) -> object:
+        if cache is backend._open[b.id].cache:
+            raise RuntimeError("out of memory")
+        return run(cache, *rest)
+
+    monkeypatch.setattr(model, "run", fail_second)
+    with pytest.raises(BackendError, match="out of memory"):
+        backend.forward([Segment(a, [1, 2, 3]), Segment(b, [1, 2, 3])])
+    monkeypatch.undo()
+    for s in (a, b):
+        assert s.tokens == tokens[:10]
+        rows = backend.forward([Segment(s, tokens[10:], rows=10)])
+        assert np.abs(log_p(rows) - table(tokens, 10)).max() < TOLERANCE
+        backend.close(s)
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / folder.name))
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Onnx(folder, OnnxOptions(n_ctx=64, threads=1))
+
+
+def test_weights_cut_short_or_missing_are_told(copy: Path) -> None:
+    data = copy / "model.onnx.data"
+    with data.open("r+b") as file:
+        file.truncate(data.stat().st_size - 1)
+    refused(copy, "cut short: it has")
+    data.unlink()
+    refused(copy, "is missing; fetch or convert it again")
+
+
+def test_a_missing_tokenizer_is_told(copy: Path) -> None:
+    (copy / "vocab.gguf").unlink()
+    refused(copy, "tokenizer .* is missing")
+
+
+def test_a_damaged_graph_is_told(copy: Path) -> None:
+    graph = copy / "model.onnx"
+    whole = graph.read_bytes()
+    graph.write_bytes(whole[: len(whole) // 2])
+    refused(copy, "not an ONNX model, or damaged")
+    graph.write_bytes(b"")
+    refused(copy, "not an ONNX model, or damaged")
+
+
+def test_an_opset_from_the_future_is_told(copy: Path) -> None:
+    model = onnx.load(copy / "model.onnx", load_external_data=False)
+    model.opset_import[0].version = 99
+    onnx.save(model, copy / "model.onnx")
+    refused(copy, "needs a newer onnxruntime")
+
+
+def test_weights_outside_of_the_folder_are_refused(copy: Path) -> None:
+    model = onnx.load(copy / "model.onnx", load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = "../secret"
+    onnx.save(model, copy / "model.onnx")
+    refused(copy, "outside of its folder")
+
+
+def test_providers_that_are_not_there_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="cuda is not in this build"):
+        load(folder, provider="cuda")
+    with pytest.raises(UsageError, match="'gpu' is unknown; choose from auto, cpu"):
+        load(folder, provider="gpu")
+    backend: Onnx = load(folder, provider="auto")
+    assert backend.provider == "cpu"
+    backend.close()
+
+
+def test_a_provider_that_does_not_start_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the package is installed and the device or its libraries are not."""
+    import onnxruntime
+
+    everything = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everything)
+    with pytest.raises(BackendError, match="provider cuda"):
+        load(folder, provider="cuda")
+    backend: Onnx = load(folder, provider="auto")
+    assert backend.provider == "cpu"
+    backend.close()
+
+
+def test_contexts_and_threads_that_are_impossible_are_refused(folder: Path) -> None:
+    for options, message in (
+        ({"n_ctx": 1025}, "takes 1 to 1024"),
+        ({"threads": 0}, "at least 1"),
+        ({"sequences": 0}, "at least 1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load(folder, **options)
+
+
+def test_strictness_is_refused_where_rows_depend_on_the_pass(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Onnx, "_rows_agree", lambda _: False)
+    with pytest.raises(UsageError, match="strict output is not possible"):
+        load(folder, strict=True)
