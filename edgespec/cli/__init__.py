@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 
@@ -22,6 +23,8 @@ from edgespec.cli.run import run
 @click.option("--debug", is_flag=True, help="Show tracebacks and the runtimes' own messages.")
 def main(debug: bool) -> None:
     """Run language models on this machine, faster: lossless speculative decoding."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an answer may hold what the user's encoding has not
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING, format="edgespec: %(message)s", stream=sys.stderr
     )

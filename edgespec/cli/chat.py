@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from edgespec.cli import options
+from edgespec.cli.endings import FAILED
 
 
 @click.command()
@@ -18,8 +20,10 @@ from edgespec.cli import options
 def chat(pair: str | None, system: str | None, report: bool | None, **families: Any) -> None:
     """Talk with a model; /help, once inside, says how.
 
-    PAIR is named as for `edgespec run`. In a pipe every line of stdin is a turn; the answers go to stdout.
+    PAIR is named as for `edgespec run`. In a pipe every line of stdin is a turn; the answers go to stdout,
+    and the exit code is 1 if a turn failed.
     """
     from edgespec.terminal.chat import chat as converse
 
-    converse(pair, system, report=report, **families)
+    if not converse(pair, system, report=report, **families):
+        sys.exit(FAILED)

@@ -50,12 +50,24 @@ class Group(click.Group):
                 traceback.print_exc()
             _say(str(error))
             sys.exit(USED_WRONGLY if isinstance(error, UsageError) else FAILED)
+        except (OSError, MemoryError) as error:
+            if ctx.params.get("debug"):
+                traceback.print_exc()
+            _say(_in_words(error))
+            sys.exit(FAILED)
         except Exception as error:
             if ctx.params.get("debug"):
                 traceback.print_exc()
             hint = "" if ctx.params.get("debug") else "to see where, run: edgespec --debug …"
             _say(f"this is a bug: {type(error).__name__}: {error}", hint)
             sys.exit(FAILED)
+
+
+def _in_words(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; use a smaller model or a smaller --ctx, or end other programs"
+    why = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {why}" if error.filename else why
 
 
 def _say(message: str, hint: str = "") -> None:

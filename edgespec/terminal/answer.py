@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from types import FrameType
 from edgespec.decoding.engine import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.terminal.notes import PromptProgress, dim, note
+
+_SHOWN = {c: f"\\u{c:04x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"}
 
 
 @contextmanager
@@ -58,9 +61,16 @@ def follow(
 
 
 def write_stdout(text: str) -> None:
-    """To stdout at once."""
-    sys.stdout.write(text)
+    """To stdout at once. At a terminal control characters are shown, not obeyed: a model's answer must
+    not move the cursor or change the terminal."""
+    sys.stdout.write(text.translate(_SHOWN) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def write_json(found: object) -> None:
+    """One line of JSON to stdout, in characters that its encoding has."""
+    unicode = sys.stdout.encoding.lower().replace("-", "").startswith("utf")
+    write_stdout(json.dumps(found, ensure_ascii=not unicode) + "\n")
 
 
 def closing_remarks(

@@ -26,8 +26,8 @@ def chat(
     loading: Mapping[str, Any],
     generating: GenerateOptions,
     report: bool | None,
-) -> None:
-    """Converse until the lines end."""
+) -> bool:
+    """Converse until the lines end; False if they came from a pipe and one of them failed."""
     with open_pair(pair, loading, generating) as runtime:
         if not runtime.has_chat_template:
             raise ModelError(
@@ -35,7 +35,10 @@ def chat(
                 "complete text with: edgespec run"
             )
         note(f"{describe(runtime)}, {runtime.target.n_ctx} tokens of context; /help says what you can do")
-        Conversation(runtime, system, generating, report).converse(lines())
+        source = lines()
+        conversation = Conversation(runtime, system, generating, report)
+        conversation.converse(source)
+        return source.typed or not conversation.failed
 
 
 class Command(NamedTuple):
@@ -59,6 +62,8 @@ class Conversation:
         self._last: Generation | None = None
         self._own_files: set[Path] = set()
         self._over = False
+        self.failed = False
+        """a turn or a command was refused or went wrong"""
         self._commands = {
             "/help": Command("", "this list", self._help),
             "/reset": Command("", "forget the turns so far; the system message stays", self._reset),
@@ -80,6 +85,7 @@ class Conversation:
         try:
             self._take(entry)
         except EdgespecError as error:
+            self.failed = True
             note(" ".join(str(error).splitlines()))
         except KeyboardInterrupt:  # outside the models' work, which `follow` protects
             note("interrupted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from edgespec.decoding.rounds import Round
 from edgespec.runtime import GenerateOptions
-from edgespec.terminal.answer import closing_remarks, follow, write_stdout
+from edgespec.terminal.answer import closing_remarks, follow, write_json
 from edgespec.terminal.notes import PromptProgress
 from edgespec.terminal.opening import as_prompt, open_pair
 from edgespec.terminal.painting import Painter
@@ -48,6 +47,6 @@ def explain(
         else:
             found = result(runtime, answer, tokens, generating)
             found["rounds"] = [r.as_dict() for r in rounds]
-            write_stdout(json.dumps(found, ensure_ascii=False) + "\n")
+            write_json(found)
         closing_remarks(answer, runtime.target.n_ctx, report=False)
         return answer.finish_reason != "cancelled"

@@ -19,6 +19,9 @@ from edgespec.terminal.notes import note
 class Lines(Protocol):
     """A source of what the user says."""
 
+    typed: bool
+    """by somebody who sees what becomes of it"""
+
     def read(self) -> str | None:
         """The next entry, of one or several lines; None at the end."""
         ...
@@ -31,6 +34,8 @@ def lines() -> Lines:
 
 class PipedLines:
     """Lines of stdin; one that ends with a backslash is continued by the next."""
+
+    typed = False
 
     def read(self) -> str | None:
         entry = ""
@@ -47,6 +52,8 @@ class PipedLines:
 
 class TypedLines:
     """Lines typed at a terminal. Ctrl-C clears the line, Ctrl-D on an empty one ends."""
+
+    typed = True
 
     def __init__(self) -> None:
         self._prompt: PromptSession[str] = PromptSession(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from edgespec.decoding.engine import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.runtime import GenerateOptions, Runtime
-from edgespec.terminal.answer import closing_remarks, follow, write_stdout
+from edgespec.terminal.answer import closing_remarks, follow, write_json, write_stdout
 from edgespec.terminal.notes import PromptProgress
 from edgespec.terminal.opening import as_prompt, open_pair
 from edgespec.terminal.prompts import pair_and_text
@@ -32,7 +31,7 @@ def run(
         answer = runtime.stream(prompt, **options)
         tokens = follow(answer, progress, None if as_json else write_stdout)
         if as_json:
-            write_stdout(json.dumps(result(runtime, answer, tokens, generating), ensure_ascii=False) + "\n")
+            write_json(result(runtime, answer, tokens, generating))
         elif not answer.text.endswith("\n"):
             write_stdout("\n")
         closing_remarks(answer, runtime.target.n_ctx, report)

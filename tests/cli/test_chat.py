@@ -26,9 +26,9 @@ def chat(edgespec: Edgespec, endless: Path) -> Any:
     return run
 
 
-def remarks(ended: Ended) -> list[str]:
+def remarks(ended: Ended, code: int = 0) -> list[str]:
     """What was said, without the greeting."""
-    assert ended.code == 0, ended.err
+    assert ended.code == code, ended.err
     lines = [line.removeprefix("edgespec: ") for line in ended.err.splitlines()]
     assert "/help says what you can do" in lines[0]
     return lines[1:]
@@ -59,7 +59,7 @@ def test_a_backslash_continues_the_line(chat: Any, tmp_path: Path) -> None:
 
 
 def test_commands_that_are_none_are_refused_with_the_list(chat: Any) -> None:
-    told = remarks(chat("/nothing", "/helpless", "/save", "/reset now"))
+    told = remarks(chat("/nothing", "/helpless", "/save", "/reset now"), code=1)
     assert told[0].startswith(f"there is no /nothing; there are {COMMANDS}.")
     assert told[1].startswith("there is no /helpless;")
     assert told[2] == "/save needs an argument: /save FILE"
@@ -84,7 +84,7 @@ def test_retry_answers_the_last_turn_anew(chat: Any, tmp_path: Path) -> None:
     saved = json.loads(file.read_text())["messages"]
     assert [m["role"] for m in saved] == ["user", "assistant"]
     greedy = chat("/retry", "stay", "/retry")
-    told = remarks(greedy)
+    told = remarks(greedy, code=1)
     assert "there is no turn to answer again; say something first" in told
     assert "expect the same answer: others come with --temperature and without --seed" in told
     half = len(greedy.out) // 2
@@ -107,7 +107,8 @@ def test_files_that_cannot_be_saved_or_loaded(chat: Any, tmp_path: Path) -> None
     other = tmp_path / "other"
     other.write_text("precious")
     told = remarks(
-        chat("stay", f"/save {other}", f"/save {tmp_path}/no/where", f"/load {other}", f"/load {tmp_path}/x")
+        chat("stay", f"/save {other}", f"/save {tmp_path}/no/where", f"/load {other}", f"/load {tmp_path}/x"),
+        code=1,
     )
     assert other.read_text() == "precious"
     assert told == [
@@ -137,7 +138,7 @@ def test_leaving_out_old_turns_is_announced(chat: Any) -> None:
 
 def test_what_does_not_fit_is_said_and_the_chat_goes_on(chat: Any) -> None:
     ended = chat("stay " * 40, "stay", options=("--ctx", 64))
-    told = remarks(ended)
+    told = remarks(ended, code=1)  # for the one that failed
     assert len(told) == 1
     assert told[0].startswith("this turn alone has ")
     assert ended.out.strip()
@@ -150,7 +151,7 @@ def test_a_template_that_refuses_a_message_does_not_end_the_chat(chat: Any, tmp_
         "{{ m.content }}{% endfor %}"
     )
     ended = chat("/system me", "stay", "/system -", "stay", options=("--chat-template", template))
-    assert "the model's chat template refuses these messages: no system" in remarks(ended)
+    assert "the model's chat template refuses these messages: no system" in remarks(ended, code=1)
     assert ended.out.strip()
 
 
@@ -219,6 +220,9 @@ def test_editing_history_and_the_ways_out(terminal: Any, environment: dict[str, 
     ready(terminal)
     terminal.send("\x1b[A\x1b[A\x1b[A\r")  # up, through the three lines
     terminal.expect("system message: one")
+    ready(terminal)
+    terminal.send("/nothing\r")  # what fails before the user's eyes is no failure of the chat
+    terminal.expect("there is no /nothing")
     ready(terminal)
     terminal.send("\x04")  # Ctrl-D
     terminal.expect(pexpect.EOF)

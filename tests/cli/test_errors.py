@@ -146,6 +146,27 @@ def test_a_bug_is_one_line_and_a_traceback_only_with_debug(
     assert "Traceback" in err
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (PermissionError(13, "Permission denied", "some/file"), "some/file: Permission denied"),
+        (OSError(), "OSError"),
+        (MemoryError(), "there is not enough memory; use a smaller model"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_bug(
+    failed: Failed, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def refused(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "callback", refused)
+    code, line = failed(["run", "stay"])
+    assert code == 1
+    assert line.startswith(f"edgespec: {said}")
+
+
 def test_an_interrupt_anywhere_is_130(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt

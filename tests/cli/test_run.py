@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import time
@@ -10,8 +11,9 @@ import pytest
 
 from edgespec.hub import store
 from edgespec.hub.catalog import load_catalog
+from edgespec.terminal.answer import write_stdout
 
-from .conftest import COMMAND, Edgespec
+from .conftest import COMMAND, Edgespec, Ended
 
 PROMPT = "yes, user stay"
 
@@ -30,6 +32,34 @@ def test_the_answer_goes_to_stdout_and_remarks_to_stderr(
     assert "accepted per round" in told.err
     json = edgespec("run", *pair, PROMPT, "--max-tokens", 12, "--json").json
     assert quiet.out.removesuffix("\n") == json["text"].removesuffix("\n")
+
+
+def test_an_answer_that_the_encoding_of_stdout_has_not(edgespec: Edgespec, pair: list[object]) -> None:
+    def ascii_only(*options: object) -> Ended:
+        bytes_of_é = ("--logit-bias", "15=50", "--logit-bias", "16=50")
+        words = ("run", *pair, PROMPT, "--max-tokens", 12, *bytes_of_é, *options)
+        return edgespec(*words, PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+
+    shown, found = ascii_only(), ascii_only("--json")
+    assert (shown.code, shown.err) == (0, "")
+    assert "?" in shown.out
+    assert set(found.json["text"]) & {"é", "\ufffd"}
+    assert found.json["text"].encode("ascii", "replace").decode() + "\n" == shown.out
+
+
+def test_a_terminal_is_not_told_what_to_do_by_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a\tb\n\x1b]0;title\x07 \x9b2J \x7f é"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    write_stdout(text)
+    assert terminal.getvalue() == "a\tb\n\\u001b]0;title\\u0007 \\u009b2J \\u007f é"
+    monkeypatch.setattr("sys.stdout", pipe := io.StringIO())
+    write_stdout(text)
+    assert pipe.getvalue() == text
 
 
 def test_json_is_one_object_with_everything(edgespec: Edgespec, pair: list[object]) -> None:
