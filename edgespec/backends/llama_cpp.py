@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import zlib
 from collections.abc import Mapping
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Capabilities, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
-from edgespec.backends.llama_library import forget_messages, llama, recent_messages
+from edgespec.backends.llama_library import amx_is_miscompiled, forget_messages, llama, recent_messages
 from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
+
+log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096
 KV_TYPES = {"f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "f32": "GGML_TYPE_F32"}
@@ -98,7 +101,7 @@ class LlamaCpp:
         _set(
             params,
             n_gpu_layers=(999 if gpu else 0) if options.gpu_layers is None else options.gpu_layers,
-            use_extra_bufts=options.repack,
+            use_extra_bufts=options.repack and not _unsafe_to_repack(),
             load_mode=c.LLAMA_LOAD_MODE_MMAP if options.mmap else c.LLAMA_LOAD_MODE_NONE,
         )
         forget_messages()
@@ -390,6 +393,18 @@ class LlamaCpp:
 
 def _checksum(tokens: SequenceOf[int], data: bytes | memoryview) -> int:
     return zlib.crc32(data, zlib.crc32(json.dumps(tokens).encode()))
+
+
+def _unsafe_to_repack() -> bool:
+    if not amx_is_miscompiled():
+        return False
+    log.warning(
+        "weights are not repacked, which costs speed: this build of llama.cpp would crash on this processor "
+        "(AMX code by GCC before 13); rebuild llama-cpp-python with "
+        'CMAKE_ARGS=\'-DCMAKE_C_FLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" '
+        '-DCMAKE_CXX_FLAGS="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"\''
+    )
+    return True
 
 
 def _set(params: ctypes.Structure, **values: Any) -> None:

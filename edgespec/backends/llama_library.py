@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 from collections import deque
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -61,6 +63,24 @@ def _share_the_cores() -> None:
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "4000"
+
+
+@cache
+def amx_is_miscompiled() -> bool:
+    """Whether this build would crash in its AMX kernels, which repacked weights use.
+
+    GCC before 13 tells the optimiser that loading the tile configuration reads 8 of its 64 bytes, so
+    the rest is never written. The compiler's name is in the library's .comment section.
+    """
+    c = llama()
+    if b"AMX_INT8 = 1" not in c.llama_print_system_info():
+        return False
+    libraries = Path(c.__file__).parent.glob("lib/*ggml-cpu*")
+    makers = {int(major) for file in libraries for major in _GCC.findall(file.read_bytes())}
+    return bool(makers) and max(makers) < 13
+
+
+_GCC = re.compile(rb"GCC: \([^)]*\) (\d+)\.")
 
 
 def forget_messages() -> None:

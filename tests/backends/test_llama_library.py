@@ -1,0 +1,57 @@
+"""What edgespec does about llama.cpp builds that would crash or hog the processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edgespec.backends import llama_library
+
+
+def build(folder: Path, compiler: bytes, features: bytes) -> SimpleNamespace:
+    """A stand-in for the bindings of a llama.cpp that `compiler` has built."""
+    (folder / "lib").mkdir()
+    (folder / "lib/libggml-cpu.so.0").write_bytes(b"\x7fELF...\0GCC: (Debian) " + compiler + b"\0...")
+    return SimpleNamespace(__file__=str(folder / "llama_cpp.py"), llama_print_system_info=lambda: features)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "features", "miscompiled"),
+    [
+        (b"12.2.0", b"AVX512 = 1 | AMX_INT8 = 1 | ", True),
+        (b"13.1.0", b"AVX512 = 1 | AMX_INT8 = 1 | ", False),
+        (b"12.2.0", b"AVX512 = 1 | ", False),
+    ],
+)
+def test_amx_code_of_old_compilers_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: bytes, features: bytes, miscompiled: bool
+) -> None:
+    monkeypatch.setattr(llama_library, "llama", lambda: build(tmp_path, compiler, features))
+    llama_library.amx_is_miscompiled.cache_clear()
+    try:
+        assert llama_library.amx_is_miscompiled() is miscompiled
+    finally:
+        llama_library.amx_is_miscompiled.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "becomes"),
+    [({}, "4000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_waiting_threads_give_up_the_core_unless_the_user_says_otherwise(
+    chosen: dict[str, str], becomes: str | None
+) -> None:
+    code = (
+        "import os; from edgespec.backends.llama_library import llama; llama();"
+        "print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | chosen, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(becomes)
