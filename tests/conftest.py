@@ -30,8 +30,8 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def converted(model_files: Path) -> Path:
     """`model_files`, with target, draft and hopeless as ONNX models beside the GGUF files."""
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
+    need_module("onnxruntime")
+    need_module("onnx")
     from edgespec.convert.convert import convert
 
     with pytest.MonkeyPatch.context() as patch:

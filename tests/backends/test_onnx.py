@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pair import TARGET, VOCABULARY, load
+from real_models import need_module
 
-pytest.importorskip("onnxruntime")
-onnx = pytest.importorskip("onnx")
+need_module("onnxruntime")
+onnx = need_module("onnx")
 
 from edgespec.backends.base import Segment  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
