@@ -32,17 +32,17 @@ CASES = {
     "temperature, and a depth that depends on the drafted tokens": Case(
         {"temperature": 1.3}, policy=UntilVowel
     ),
-    "top-k, depth 1": Case({"temperature": 1.0, "top_k": 6}, depth=1),
+    "top-k and min-p, depth 1": Case({"temperature": 1.2, "top_k": 9, "min_p": 0.08}, depth=1),
     "top-p, and a depth that depends on the drafted tokens' probabilities": Case(
         {"temperature": 1.0, "top_p": 0.8}, policy=WhileSure
     ),
-    "min-p": Case({"temperature": 1.2, "min_p": 0.08}),
-    "repetition penalty": Case(PLAIN | {"repetition_penalty": 1.8, "penalty_window": 3}),
-    "presence and frequency penalty and bias": Case(
+    "penalties and bias": Case(
         PLAIN
         | {
-            "presence_penalty": 0.7,
+            "repetition_penalty": 1.4,
+            "presence_penalty": 0.4,
             "frequency_penalty": 0.9,
+            "penalty_window": 3,
             "logit_bias": {A: 2.0, E: -1.5, S: float("-inf")},
         },
     ),

@@ -1,5 +1,5 @@
 """The usual mistakes of speculative decoding, made on purpose: the statistic that passes in
-test_exact_distribution.py must refute each, from a tenth of the samples.
+test_exact_distribution.py must refute each, from a fraction of the samples.
 
 Each mutant patches one place, and generates like the real thing otherwise.
 """
@@ -27,12 +27,12 @@ from edgespec.drafters.draft_model import DraftModel
 from .expected import chi_square, joint
 from .sampling_run import Case, sample
 
-SAMPLES = 2_000
+SAMPLES = 1_200
 REFUTED = 1e-6
 
 PLAIN = Case({"temperature": 1.0})
 FILTERED = Case({"temperature": 0.6, "top_k": 6})
-PENALISED = Case({"temperature": 1.0, "frequency_penalty": 5.0})
+PENALISED = Case({"temperature": 1.0, "frequency_penalty": -2.0})
 SEEDED = Case({"temperature": 1.0}, seeded=True)
 
 
@@ -119,7 +119,7 @@ def test_dropping_drafted_tokens_of_low_q_is_refuted(
         return drafted
 
     monkeypatch.setattr(Generation, "_draft", keep_the_sure_ones)
-    assert p_value(model_files, PLAIN) < REFUTED
+    assert p_value(model_files, PLAIN, n=3 * SAMPLES) < REFUTED
 
 
 def test_a_q_that_skipped_the_sampler_chain_is_refuted(
