@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Capabilities, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.onnx_converted import ConvertedModel
 from edgespec.backends.onnx_model import Array, Cache, Limits, Model
+from edgespec.backends.onnx_standard import StandardModel
 from edgespec.backends.prefix import check_prefix
 from edgespec.convert.folder import is_converted
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
+from edgespec.hub.onnx_folder import is_onnx
 
 DEFAULT_CONTEXT = 4096
 PROBE = 80
@@ -304,7 +306,11 @@ class Onnx:
 def _load(path: Path, options: OnnxOptions, threads: int) -> Model:
     if is_converted(path):
         return ConvertedModel(path, threads, options.provider, options.tree)
-    raise ModelError(f"{path} is not an ONNX model that edgespec can use")
+    if not path.exists() or not is_onnx(path):
+        raise ModelError(f"{path} is neither an ONNX model nor a folder with one")
+    if options.tree:
+        raise UsageError(f"{path.name} takes chains only; trees need a model made by edgespec convert")
+    return StandardModel(path, threads, options.provider)
 
 
 def _read(file: BinaryIO, dtype: str, shape: SequenceOf[int]) -> Array:

@@ -1,0 +1,244 @@
+"""ONNX language models made by others, in the two usual layouts.
+
+- Optimum and transformers.js: `input_ids`, `attention_mask`, `position_ids`, `past_key_values.N.key` and
+  `.value`; merged decoders also take `use_cache_branch`.
+- onnxruntime-genai: the same, the names in genai_config.json.
+
+The cache is an input and grows as an output; logits come for every position, so passes are cut into
+pieces whose logits fit into LOGITS_BYTES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.backends.base import Logits, Tokenizer
+from edgespec.backends.fingerprint import fingerprint
+from edgespec.backends.hf_tokenizer import HFTokenizer
+from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
+from edgespec.backends.onnx_session import open_session
+from edgespec.errors import ModelError, UsageError
+from edgespec.hub.onnx_folder import GENAI, home_of, model_in, read_json, trained_context
+
+LOGITS_BYTES = 64 << 20
+_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_FOREIGN = {
+    "pixel_values": "it takes images",
+    "input_features": "it takes sound",
+    "encoder_hidden_states": "it is the decoder of an encoder-decoder pair",
+    "inputs_embeds": "it takes embeddings instead of tokens",
+    "token_type_ids": "it is an encoder",
+}
+_DEFAULT_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a graph calls its inputs and outputs."""
+
+    ids: str = "input_ids"
+    mask: str = "attention_mask"
+    positions: str = "position_ids"
+    past_key: str = "past_key_values.%d.key"
+    past_value: str = "past_key_values.%d.value"
+    logits: str = "logits"
+    present_key: str = "present.%d.key"
+    present_value: str = "present.%d.value"
+    branch: str = "use_cache_branch"
+
+
+class StandardModel:
+    """`Model` on a file or folder of the layouts above."""
+
+    tree = False
+
+    def __init__(self, path: Path, threads: int, provider: str | None) -> None:
+        """Raises as `open_session` does, and ModelError for graphs that are no text decoders with a cache."""
+        file = path if path.is_file() else model_in(path)
+        if file is None:
+            raise ModelError(f"{path} has no ONNX model, or several; name the file")
+        home = home_of(path)
+        self.hidden: Mapping[str, NDArray[np.float32]] = {}
+        self.names = _names(home)
+        self._home = home
+        self._limits = Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False)
+        self._title = path.stem if path.is_file() else path.name
+        self.session, self.provider = open_session(file, threads, provider, self._start)
+        tokenizer = HFTokenizer(home)
+        self.tokenizer: Tokenizer = tokenizer
+        self.chat_template = tokenizer.chat_template
+        self.fingerprint = fingerprint(file)
+
+    def _start(self, session: Any) -> None:
+        """Read what the graph takes and yields, and run it once: the width of its logits is what comes."""
+        self.session = session
+        self._inputs = {i.name: i for i in session.get_inputs()}
+        outputs = [o.name for o in session.get_outputs()]
+        self._check(outputs)
+        names = self.names
+        layers = sum(1 for i in range(len(self._inputs)) if names.past_key % i in self._inputs)
+        self._past = [name % i for i in range(layers) for name in (names.past_key, names.past_value)]
+        self._present = [name % i for i in range(layers) for name in (names.present_key, names.present_value)]
+        if missing := [n for n in self._past if n not in self._inputs] + [
+            n for n in self._present if n not in outputs
+        ]:
+            raise ModelError(f"{self._title} lacks {missing[0]} in its graph")
+        self._dtype = self._float_type()
+        self._empty = self._empty_cache()
+        cache = _Cache(dict(zip(self._past, self._empty, strict=True)))
+        logits = self._step(cache, 0, np.zeros(1, np.int64))
+        self.shape = Shape(
+            self._title, layers, trained_context(self._home) or _DEFAULT_CONTEXT, logits.shape[-1]
+        )
+
+    def _check(self, outputs: SequenceOf[str]) -> None:
+        """Say what a graph is that is no text decoder with a cache."""
+        names, title = self.names, self._title
+        for name, why in _FOREIGN.items():
+            if name in self._inputs:
+                raise ModelError(f"{title} is not a text generation model edgespec can run: {why}")
+        if names.ids not in self._inputs:
+            raise ModelError(f"{title} is not a language model: it has no input {names.ids}")
+        if names.logits not in outputs:
+            raise ModelError(f"{title} gives no logits, so it is an encoder or an embedding model")
+        if names.past_key % 0 not in self._inputs:
+            raise ModelError(
+                f"{title} has no inputs for a key-value cache; export it with one (Optimum: --task "
+                "text-generation-with-past)"
+            )
+        known = {names.ids, names.mask, names.positions, names.branch}
+        pasts = (names.past_key.partition("%d")[0], names.past_value.partition("%d")[0])
+        for name in self._inputs:
+            if name not in known and not name.startswith(pasts):
+                raise ModelError(f"{title} wants an input {name}, which edgespec does not know")
+
+    def _float_type(self) -> type[np.floating[Any]]:
+        kind = self._inputs[self._past[0]].type
+        if kind not in _TYPES:
+            raise ModelError(f"{self._title} keeps its cache as {kind}; edgespec takes float and float16")
+        return _TYPES[kind]
+
+    def _empty_cache(self) -> list[Array]:
+        config = read_json(self._home / "config.json") if (self._home / "config.json").is_file() else {}
+        heads = config.get("num_key_value_heads", config.get("num_attention_heads"))
+        arrays: list[Array] = []
+        for name in self._past:
+            shape = self._inputs[name].shape
+            if len(shape) != 4:
+                raise ModelError(f"{self._title}: {name} has {len(shape)} dimensions instead of 4")
+            kv_heads, head = (shape[1] if isinstance(shape[1], int) else heads), shape[3]
+            if not isinstance(kv_heads, int) or not isinstance(head, int) or min(kv_heads, head) < 1:
+                raise ModelError(f"{self._title} does not say how many heads its cache has")
+            arrays.append(np.zeros((1, kv_heads, 0, head), self._dtype))
+        return arrays
+
+    def prepare(self, limits: Limits) -> None:
+        self._limits = limits
+        self._logits: Logits = np.empty((limits.max_rows + 1, self.shape.vocabulary), np.float32)
+        self._piece = max(2, LOGITS_BYTES // (4 * self.shape.vocabulary))
+
+    def cache(self) -> _Cache:
+        return _Cache(dict(zip(self._past, self._empty, strict=True)))
+
+    def run(
+        self,
+        cache: Cache,
+        length: int,
+        tokens: SequenceOf[int],
+        parents: SequenceOf[int] | None,
+        rows: SequenceOf[int],
+        at: int,
+    ) -> Logits:
+        assert isinstance(cache, _Cache)
+        if parents is not None:
+            raise UsageError(f"{self._title} takes chains only, no trees")
+        ids = np.asarray(tokens, np.int64)
+        wanted = np.asarray(rows, np.int64)
+        for start in range(0, len(ids), self._piece):
+            piece = ids[start : start + self._piece]
+            if self._limits.pad and len(piece) == 1:
+                piece = np.append(piece, 0)
+            logits = self._step(cache, length + start, piece)
+            here = wanted[(wanted >= start) & (wanted < start + self._piece)]
+            self._logits[at : at + len(here)] = logits[here - start]
+            at += len(here)
+        cache.cut(length + len(ids))
+        return self._logits
+
+    def _step(self, cache: _Cache, length: int, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """One call of the session; logits [tokens, vocabulary] of all its tokens."""
+        cache.cut(length)
+        names, total = self.names, length + len(ids)
+        feeds: dict[str, Array] = {names.ids: ids[None], **cache.values}
+        optional: dict[str, Array] = {
+            names.mask: np.ones((1, total), np.int64),
+            names.positions: np.arange(length, total)[None],
+            names.branch: np.array([length > 0]),
+        }
+        for name, value in optional.items():
+            if name in self._inputs:
+                feeds[name] = value.astype(_INTEGERS.get(self._inputs[name].type, value.dtype))
+        if names.ids in self._inputs:
+            feeds[names.ids] = feeds[names.ids].astype(_INTEGERS.get(self._inputs[names.ids].type, np.int64))
+        logits, *present = self.session.run([names.logits, *self._present], feeds)
+        cache.values = dict(zip(self._past, present, strict=True))
+        rows: NDArray[Any] = logits[0]
+        return rows
+
+    def close(self) -> None:
+        self.session = None
+
+
+class _Cache:
+    """`Cache` in arrays that every pass replaces by longer ones."""
+
+    def __init__(self, values: dict[str, Array]) -> None:
+        self.values = values
+
+    def cut(self, length: int) -> None:
+        """Keep the first `length` positions."""
+        for name, value in self.values.items():
+            if value.shape[2] > length:
+                self.values[name] = np.ascontiguousarray(value[:, :, :length])
+
+    def arrays(self, length: int) -> Mapping[str, Array]:
+        return {name: value[:, :, :length] for name, value in self.values.items()}
+
+    def fill(self, arrays: Mapping[str, Array]) -> None:
+        filled = {}
+        for name, value in self.values.items():
+            saved = arrays[name]
+            if saved.dtype != value.dtype or saved.ndim != 4 or saved.shape[1::2] != value.shape[1::2]:
+                raise ValueError(f"{name} is {saved.dtype} {saved.shape}")
+            filled[name] = saved
+        self.values = filled
+
+    def move(self, start: int, indices: SequenceOf[int]) -> None:
+        raise UsageError("trees are not fed to models of this layout")
+
+
+def _names(home: Path) -> Names:
+    """The names of a graph's inputs and outputs: genai_config.json's, or Optimum's."""
+    if not (home / GENAI).is_file():
+        return Names()
+    decoder = read_json(home / GENAI).get("model", {}).get("decoder", {})
+    inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
+    usual = Names()
+    return Names(
+        ids=inputs.get("input_ids", usual.ids),
+        mask=inputs.get("attention_mask", usual.mask),
+        positions=inputs.get("position_ids", usual.positions),
+        past_key=inputs.get("past_key_names", usual.past_key),
+        past_value=inputs.get("past_value_names", usual.past_value),
+        logits=outputs.get("logits", usual.logits),
+        present_key=outputs.get("present_key_names", usual.present_key),
+        present_value=outputs.get("present_value_names", usual.present_value),
+    )

@@ -1,0 +1,210 @@
+"""ONNX models made by others: both layouts give the tables' distribution, with their own tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from closed_form import CHAT_TEMPLATE
+from hypothesis import given
+from hypothesis import strategies as st
+from pair import DRAFT, TARGET, VOCABULARY, load
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("tokenizers")
+onnx = pytest.importorskip("onnx")
+
+from edgespec.backends.base import Segment  # noqa: E402
+from edgespec.backends.hf_tokenizer import HFTokenizer  # noqa: E402
+from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
+from edgespec.errors import ModelError, UsageError  # noqa: E402
+from edgespec.runtime import load as load_pair  # noqa: E402
+
+from .foreign_models import write_genai, write_optimum  # noqa: E402
+from .test_onnx import TOLERANCE, feed, log_p, table, text  # noqa: E402
+
+LAYOUTS: dict[str, Callable[[Path], Path]] = {
+    "Optimum, merged": lambda folder: write_optimum(TARGET, folder),
+    "Optimum": lambda folder: write_optimum(TARGET, folder, merged=False),
+    "genai": lambda folder: write_genai(TARGET, folder),
+}
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return LAYOUTS[request.param](tmp_path_factory.mktemp("foreign") / "model")
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path) -> Iterator[Onnx]:
+    backend: Onnx = load(folder, max_rows=64)
+    yield backend
+    backend.close()
+
+
+def test_logits_are_the_tables(backend: Onnx) -> None:
+    tokens = text(120)
+    for size in (64, 1, 5):
+        assert np.abs(log_p(feed(backend, tokens, size)) - table(tokens, 120)).max() < TOLERANCE
+
+
+def test_long_passes_are_cut_so_that_logits_stay_small(
+    backend: Onnx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend._model, "_piece", 7)
+    sequence, tokens = backend.open(), text(40)
+    rows = backend.forward([Segment(sequence, tokens, rows=10)])
+    assert np.abs(log_p(rows) - table(tokens, 10)).max() < TOLERANCE
+    backend.close(sequence)
+
+
+def test_the_cache_can_be_cut_saved_and_shared_by_nobody(backend: Onnx, tmp_path: Path) -> None:
+    a, b, tokens = backend.open(), backend.open(), text(50)
+    backend.forward([Segment(a, text(40, seed=7)), Segment(b, text(9, seed=8))])
+    backend.rollback(a, 1)
+    backend.forward([Segment(a, tokens[1:30])])
+    backend.save(a, tmp_path / "cache")
+    backend.restore(b, tmp_path / "cache")
+    for sequence in (a, b):
+        rows = backend.forward([Segment(sequence, tokens[30:], rows=20)])
+        assert np.abs(log_p(rows) - table(tokens, 20)).max() < TOLERANCE
+        backend.close(sequence)
+
+
+def test_names_ends_and_template_are_found(backend: Onnx) -> None:
+    assert backend.n_ctx == 512 and backend.chat_template == CHAT_TEMPLATE
+    tokenizer = backend.tokenizer
+    assert [t for t in range(len(VOCABULARY)) if tokenizer.is_end(t)] == sorted(VOCABULARY.ends)
+    assert tokenizer.bos == VOCABULARY.bos and tokenizer.bos_text == "<|bos|>"
+    assert tokenizer.markers() == list(VOCABULARY.controls)
+    assert [tokenizer.piece(t) for t in range(len(VOCABULARY))] == [
+        VOCABULARY.piece(t) for t in range(len(VOCABULARY))
+    ]
+
+
+def test_it_is_target_and_draft_of_pairs_with_gguf_models(model_files: Path, folder: Path) -> None:
+    gguf, onnx_model = model_files / "target.gguf", folder
+    prompts = ["stay ", "a "]
+    with load_pair(gguf, depth=0, threads=1) as plain:
+        wanted = [plain.generate(p, max_tokens=30).text for p in prompts]
+    for target, draft, backend, draft_backend in (
+        (onnx_model, model_files / "draft.gguf", "onnx", "llama.cpp"),
+        (model_files / "draft.gguf", onnx_model, "llama.cpp", "onnx"),
+        (onnx_model, "none", "auto", None),
+    ):
+        with load_pair(target, draft=draft, backend=backend, draft_backend=draft_backend, threads=1) as pair:
+            found = [pair.generate(p, max_tokens=30).text for p in prompts]
+            if target == onnx_model:
+                assert found == wanted
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> HFTokenizer:
+    return HFTokenizer(write_genai(DRAFT, tmp_path_factory.mktemp("tokenizer") / "model"))
+
+
+@given(st.text("aeimnrstuy \né€<|>_d", max_size=30), st.booleans())
+def test_text_becomes_the_tokens_of_the_gguf_tokenizer(
+    target: object, tokenizer: HFTokenizer, text: str, special: bool
+) -> None:
+    text = text.replace("<|>", "<|im_end|>")
+    ours = tokenizer.encode(text, special=special)
+    theirs = target.tokenizer.encode(text, special=special)  # type: ignore[attr-defined]
+    if set("<|>_d") & set(text.replace("<|im_end|>", "")):
+        return  # characters outside the vocabulary: each library drops them in its own way
+    if special or "<|im_end|>" not in text:
+        assert ours == theirs
+
+
+def test_markers_in_plain_text_stay_text(tokenizer: HFTokenizer) -> None:
+    assert VOCABULARY.marker("<|im_end|>") not in tokenizer.encode("a<|im_end|>a")
+    assert VOCABULARY.marker("<|im_end|>") in tokenizer.encode("a<|im_end|>a", special=True)
+    with pytest.raises(UsageError, match="not valid Unicode"):
+        tokenizer.encode("\ud800")
+
+
+def write_sentencepiece(folder: Path) -> Path:
+    from tokenizers import Tokenizer, decoders, models
+
+    tokens = ["<unk>", "<0xC3>", "<0xA9>", "▁a", "▁", "b"]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=[], byte_fallback=True)
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_sentencepiece_tokens_are_bytes(tmp_path: Path) -> None:
+    tokenizer = HFTokenizer(write_sentencepiece(tmp_path))
+    assert [tokenizer.piece(t) for t in range(1, 6)] == [b"\xc3", b"\xa9", b" a", b" ", b"b"]
+    assert tokenizer.bos is None and tokenizer.piece(99) == b""
+
+
+def test_tokenizers_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models
+
+    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+        HFTokenizer(tmp_path)
+    tokenizer = Tokenizer(models.WordPiece({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ModelError, match="decoder of type WordPiece"):
+        HFTokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="damaged"):
+        HFTokenizer(tmp_path)
+
+
+def graph(folder: Path, inputs: list[str], output: str) -> Path:
+    """A file whose graph has these inputs and one output, and does nothing of use."""
+    helper, kinds = onnx.helper, onnx.TensorProto
+    folder.mkdir(exist_ok=True)
+    values = [helper.make_tensor_value_info(name, kinds.INT64, [1, "n"]) for name in inputs]
+    nodes = [helper.make_node("Identity", [inputs[0]], [output])]
+    out = helper.make_tensor_value_info(output, kinds.INT64, [1, "n"])
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", values, [out]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    onnx.save(model, folder / "model.onnx")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "message"),
+    [
+        (["input_ids", "attention_mask"], "logits", "no inputs for a key-value cache"),
+        (["input_ids", "attention_mask"], "last_hidden_state", "an encoder or an embedding model"),
+        (["input_ids", "token_type_ids"], "logits", "it is an encoder"),
+        (["pixel_values"], "logits", "it takes images"),
+        (["input_ids", "encoder_hidden_states"], "logits", "encoder-decoder"),
+        (["inputs_embeds"], "logits", "embeddings instead of tokens"),
+        (["x"], "y", "no input input_ids"),
+    ],
+)
+def test_models_of_other_kinds_are_refused(
+    tmp_path: Path, inputs: list[str], output: str, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        Onnx(graph(tmp_path / "m", inputs, output), OnnxOptions(threads=1))
+
+
+def test_folders_without_a_model_or_with_broken_configuration_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="neither an ONNX model nor a folder with one"):
+        Onnx(tmp_path)
+    folder = write_genai(TARGET, tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+        Onnx(folder)
+    (folder / "genai_config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        Onnx(folder)
+    (folder / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"filename": "no.onnx"}}}))
+    with pytest.raises(ModelError, match=r"no\.onnx cannot be read"):
+        Onnx(folder)
