@@ -404,7 +404,7 @@ def test_files_that_are_no_models_are_told_apart(model_files: Path, tmp_path: Pa
     with pytest.raises(ModelError, match="cannot be read: No such file"):
         load(tmp_path / "missing.gguf")
     with pytest.raises(ModelError, match="cannot be read: Is a directory"):
-        load(tmp_path)
+        LlamaCpp(tmp_path)
 
 
 @pytest.mark.parametrize(
