@@ -330,6 +330,31 @@ def test_coupled_draws_of_p_and_of_a_similar_q_mostly_agree() -> None:
     assert agree > 0.9 * 4000
 
 
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}], ids=["whole vocabulary", "filtered"])
+def test_seeded_draws_from_a_wide_distribution_are_distributed_by_it(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(8)
+    row = rng.normal(0, 2, 2600).astype(np.float32)
+    d = chain(row, temperature=1.0, **options)
+    counts = np.bincount([Coupled(seed).draw(d, 11) for seed in range(20_000)], minlength=row.size)
+    expected = 20_000 * full(d, row.size)
+    assert counts[expected == 0].sum() == 0
+    order = np.argsort(-expected)  # cells of about equal expectation, likely tokens alone
+    groups = np.unique((np.cumsum(expected[order]) / 25).astype(int), return_inverse=True)[1]
+    found, wanted = np.bincount(groups, counts[order]), np.bincount(groups, expected[order])
+    big = wanted > 10
+    statistic = ((found - wanted)[big] ** 2 / wanted[big]).sum()
+    assert big.sum() > 300
+    assert stats.chi2.sf(statistic, big.sum() - 1) > 1e-4
+
+
+def test_seeded_draws_at_neighbouring_positions_are_independent_on_wide_rows() -> None:
+    d = chain(np.random.default_rng(9).normal(0, 2, 2600).astype(np.float32), temperature=1.0)
+    half = np.cumsum(d.probs) < 0.5
+    pairs = [(half[Coupled(s).draw(d, 4)], half[Coupled(s).draw(d, 5)]) for s in range(5_000)]
+    table = np.histogram2d(*np.array(pairs, float).T, bins=2)[0]
+    assert stats.chi2_contingency(table).pvalue > 1e-4
+
+
 # --- log-probabilities ---
 
 
