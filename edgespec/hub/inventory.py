@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from edgespec.convert.folder import SUFFIX, folder_for, is_converted
 from edgespec.hub import lmstudio, ollama, store
 from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
 from edgespec.hub.gguf_header import split_names
 from edgespec.hub.model_file import ModelFile
+from edgespec.hub.onnx_folder import size_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Inventory:
 
     pairs: tuple[PairState, ...]
     others: tuple[ModelFile, ...]
-    """models on this machine beyond the catalog: pulled ones, Ollama's, LM Studio's"""
+    """models on this machine beyond the catalog: pulled ones, Ollama's, LM Studio's, converted ones"""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -91,7 +94,8 @@ def take_inventory() -> Inventory:
         PairState(pair, _state(pair.target), None if pair.draft == "ngram" else _state(pair.draft))
         for pair in load_catalog().pairs.values()
     )
-    return Inventory(pairs, (*_pulled_by_name(), *ollama.list_models(), *lmstudio.list_models()))
+    others = (*_pulled_by_name(), *ollama.list_models(), *lmstudio.list_models())
+    return Inventory(pairs, (*others, *_converted(others)))
 
 
 def _state(file: RemoteFile) -> FileState:
@@ -111,10 +115,20 @@ def _pulled_by_name() -> list[ModelFile]:
     known = {store.path_of(file) for file in load_catalog().files.values()}
     models = []
     for path in sorted(root.glob("*/*/**/*.gguf")):
-        if path in known or path.name != split_names(path.name)[0]:
+        if path in known or path.name != split_names(path.name)[0] or is_converted(path.parent):
             continue
         parts = [path.with_name(name) for name in split_names(path.name)]
         size = sum(part.stat().st_size for part in parts if part.is_file())
         name = f"hf:{path.relative_to(root).as_posix()}"
         models.append(ModelFile(name, path, size, "store", path.stem))
     return models
+
+
+def _converted(others: Iterable[ModelFile]) -> list[ModelFile]:
+    """ONNX models made of these and of the store's files; each lies beside its source."""
+    folders = {*store.home().glob(f"*/*/**/*{SUFFIX}"), *(folder_for(model.path) for model in others)}
+    return [
+        ModelFile(str(folder), folder, size_of(folder), "path", folder.name)
+        for folder in sorted(folders)
+        if is_converted(folder)
+    ]

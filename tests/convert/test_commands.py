@@ -1,0 +1,155 @@
+"""`edgespec convert` and the choice of a backend, from the command line and from `edgespec.load`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+import edgespec
+from edgespec.cli import main
+from edgespec.convert.convert import convert
+from edgespec.errors import ModelError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "models"
+
+
+@pytest.fixture
+def model(model_files: Path, store: Path) -> Path:
+    """A GGUF model in the store, under an owner's and a repository's name."""
+    folder = store / "owner" / "repo"
+    folder.mkdir(parents=True)
+    for name in ("target", "draft"):
+        shutil.copy(model_files / f"{name}.gguf", folder)
+    return folder / "target.gguf"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def test_convert_says_where_the_model_is_and_how_good(model: Path) -> None:
+    result = run("convert", model, "--check", "full")
+    assert result.exit_code == 0, result.output
+    folder = model.with_name("target.onnx-edgespec")
+    assert str(folder) in result.output
+    assert "onnx vs float32: same choice 100.0%, KL 0.0000" in result.output
+    quality = json.loads((folder / "report.json").read_text())["quality"]
+    assert quality["onnx vs llama.cpp"]["kl"] < 1e-6 and quality["full"]
+    again = run("convert", model)
+    assert again.exit_code == 0 and "was converted before" in again.output
+
+
+def test_converted_models_are_listed(model: Path) -> None:
+    convert(model)
+    others = json.loads(run("models", "--json").stdout)["others"]
+    folder = model.with_name("target.onnx-edgespec")
+    assert [Path(other["path"]).name for other in others] == ["draft.gguf", "target.gguf", folder.name]
+    assert others[-1]["name"] == str(folder)
+
+
+def test_a_model_that_was_not_converted_names_the_command(model: Path) -> None:
+    result = run("run", model, "stay", "--backend", "onnx", "--draft", "none")
+    assert result.exit_code == 1
+    assert f"has not been converted to ONNX yet: edgespec convert {model}" in result.output
+
+
+def test_a_conversion_of_another_file_is_not_used(model: Path) -> None:
+    convert(model)
+    with model.open("ab") as file:
+        file.write(bytes(64))
+    with pytest.raises(ModelError, match="made from another file; convert again"):
+        edgespec.load(model, backend="onnx")
+
+
+def test_the_conversion_runs_without_its_source(model: Path) -> None:
+    folder = convert(model).folder
+    with edgespec.load(model, depth=0, threads=1) as runtime:
+        wanted = runtime.generate("stay ", max_tokens=30)
+    model.unlink()
+    with edgespec.load(folder, backend="onnx", threads=1) as runtime:
+        assert runtime.generate("stay ", max_tokens=30).text == wanted.text
+        assert runtime.has_chat_template
+
+
+@pytest.mark.parametrize(
+    ("backend", "draft_backend"), [("onnx", "llama.cpp"), ("llama.cpp", "onnx"), ("onnx", None)]
+)
+def test_target_and_draft_choose_their_backends(model: Path, backend: str, draft_backend: str | None) -> None:
+    draft = model.with_name("draft.gguf")
+    convert(model)
+    convert(draft)
+    with edgespec.load(model, depth=0, threads=1) as runtime:
+        wanted = runtime.generate("stay ", max_tokens=40).text
+    with edgespec.load(
+        model, draft=draft, backend=backend, draft_backend=draft_backend, threads=1
+    ) as runtime:
+        found = runtime.generate("stay ", max_tokens=40)
+        assert found.text == wanted and found.stats.accepted > 0
+
+
+def test_strict_works_on_onnx_and_is_refused_on_llama_cpp(model: Path) -> None:
+    convert(model)
+    assert (
+        run("run", model, "stay", "--strict", "--backend", "onnx", "--max-tokens", "5", "--raw").exit_code
+        == 0
+    )
+    assert (
+        run("run", model, "stay", "--strict", "--backend", "auto", "--max-tokens", "5", "--raw").exit_code
+        == 0
+    )
+    result = run("run", model, "stay", "--strict", "--max-tokens", "5", "--raw")
+    assert result.exit_code == 2 and "use --backend onnx" in result.output
+
+
+def test_auto_measures_once_and_says_what_it_chose(
+    model: Path, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.WARNING)
+    edgespec.load(model, backend="auto", threads=1).close()
+    assert not caplog.messages  # llama.cpp is all there is
+    convert(model)
+    edgespec.load(model, backend="auto", threads=1).close()
+    first = "\n".join(caplog.messages)
+    assert "measuring target.gguf with llama.cpp, once" in first and "runs on" in first
+    (times,) = json.loads((tmp_path / "home" / "state" / "backend_speed.json").read_text()).values()
+    assert set(times) == {"llama.cpp", "onnx"} and set(times["onnx"]) == {"1", "4", "8"}
+    caplog.clear()
+    edgespec.load(model, backend="auto", threads=1).close()
+    assert "measuring" not in "\n".join(caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "tensorflow"}, "choose from llama.cpp, onnx, auto"),
+        ({"kv_type": "q8_0"}, "f32"),
+        ({"gpu_layers": 3}, "--provider"),
+        ({"lora": ["a.gguf"]}, "LoRA"),
+        ({"repack": False}, "--no-repack"),
+        ({"provider": "cuda"}, "cuda is not in this build"),
+    ],
+)
+def test_what_onnx_cannot_honour_is_refused(model: Path, options: dict[str, object], message: str) -> None:
+    convert(model)
+    with pytest.raises(UsageError, match=message):
+        edgespec.load(model, **{"backend": "onnx", "threads": 1} | options)
+
+
+def test_an_onnx_model_is_not_for_llama_cpp(model: Path) -> None:
+    folder = convert(model).folder
+    with pytest.raises(UsageError, match="run it with --backend onnx"):
+        edgespec.load(folder)
+    result = run("convert", folder)
+    assert result.exit_code == 2 and "is an ONNX model already" in result.output
