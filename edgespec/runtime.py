@@ -57,7 +57,7 @@ class GenerateOptions(SamplingOptions, total=False):
     """Keyword arguments of `Runtime.generate`; see `Request`."""
 
     max_tokens: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     seed: int | None
     logprobs: int | None
     on_prompt: Callable[[int, int], None]
@@ -282,6 +282,6 @@ def _request(options: Mapping[str, Any]) -> Request:
             )
     sampling = SamplerSettings(**{k: v for k, v in options.items() if k in _SAMPLING})
     rest = {k: v for k, v in options.items() if k in _REQUEST}
-    if isinstance(rest.get("stop"), str):
-        rest["stop"] = (rest["stop"],)
+    stop = rest.get("stop", ())
+    rest["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
     return Request(sampling, **rest)

@@ -75,7 +75,7 @@ def amx_is_miscompiled() -> bool:
     c = llama()
     if b"AMX_INT8 = 1" not in c.llama_print_system_info():
         return False
-    libraries = Path(c.__file__).parent.glob("lib/*ggml-cpu*")
+    libraries = Path(str(c.__file__)).parent.glob("lib/*ggml-cpu*")
     makers = {int(major) for file in libraries for major in _GCC.findall(file.read_bytes())}
     return bool(makers) and max(makers) < 13
 
