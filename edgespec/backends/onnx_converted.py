@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Logits, Tokenizer
 from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
 from edgespec.backends.onnx_session import open_session
+from edgespec.backends.onnx_window import adapted
 from edgespec.backends.vocabulary_model import VocabularyModel
 from edgespec.convert.folder import MODEL, TREE, VERSION, VOCABULARY, read_report
 from edgespec.errors import ModelError, UsageError
@@ -38,7 +39,7 @@ class ConvertedModel:
         self.chat_template = self.vocabulary.chat_template
         try:
             file = folder / (TREE if tree else MODEL)
-            self.session, self.provider = open_session(file, threads, provider, self._start)
+            self.session, self.provider = open_session(file, threads, provider, self._start, adapted)
         except BaseException:
             self.close()
             raise

@@ -59,23 +59,29 @@ def session_options(threads: int) -> Any:
 
 
 def open_session(
-    path: Path, threads: int, provider: str | None, trial: Callable[[Any], None]
+    path: Path,
+    threads: int,
+    provider: str | None,
+    trial: Callable[[Any], None],
+    adapt: Callable[[Path], bytes | None] = lambda _: None,
 ) -> tuple[Any, str]:
     """A session on a model file, and the name of its provider.
 
     provider: None is the CPU; `auto` the first installed one that passes `trial`, an inference; any
         other name forces it.
+    adapt: may give a graph to load instead of the file's, with the same external data.
     Raises ModelError for files that cannot be used, UsageError for a provider that is unknown or not
     installed, BackendError for one that does not run the model.
     """
     ort = onnxruntime()
     check_files(path)
+    graph = adapt(path)
     installed = [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
     if provider not in (None, "auto", *PROVIDERS):
         raise UsageError(f"provider {provider!r} is unknown; choose from auto, {', '.join(PROVIDERS)}")
     if provider == "auto":
         for name in (name for name in _TRY_FIRST if name in installed):
-            session = _try_or_none(path, threads, name, trial)
+            session = _try_or_none(path, graph, threads, name, trial)
             if session is not None:
                 return session, name
     elif provider not in (None, "cpu"):
@@ -85,24 +91,31 @@ def open_session(
                 f"provider {provider} is not in this build of onnxruntime, which has {', '.join(installed)}; "
                 "install the package that has it, or leave --provider out"
             )
-        return _try(path, threads, provider, trial), provider
-    return _try(path, threads, "cpu", trial), "cpu"
+        return _try(path, graph, threads, provider, trial), provider
+    return _try(path, graph, threads, "cpu", trial), "cpu"
 
 
-def _try_or_none(path: Path, threads: int, provider: str, trial: Callable[[Any], None]) -> Any:
+def _try_or_none(
+    path: Path, graph: bytes | None, threads: int, provider: str, trial: Callable[[Any], None]
+) -> Any:
     try:
-        return _try(path, threads, provider, trial)
+        return _try(path, graph, threads, provider, trial)
     except (BackendError, ModelError) as error:
         log.warning("provider %s is installed and does not run this model (%s)", provider, error)
         return None
 
 
-def _try(path: Path, threads: int, provider: str, trial: Callable[[Any], None]) -> Any:
+def _try(path: Path, graph: bytes | None, threads: int, provider: str, trial: Callable[[Any], None]) -> Any:
     ort = onnxruntime()
     wanted = PROVIDERS[provider]
     chain = [wanted] if provider == "cpu" else [wanted, PROVIDERS["cpu"]]
     try:
-        session = ort.InferenceSession(str(path), session_options(threads), providers=chain)
+        options = session_options(threads)
+        if graph is not None:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(path.parent)
+            )
+        session = ort.InferenceSession(graph or str(path), options, providers=chain)
     except Exception as error:  # onnxruntime's exceptions have no common base
         if provider != "cpu":
             raise BackendError(f"provider {provider} cannot load {path.name}: {_reason(error)}") from error
