@@ -19,6 +19,7 @@ class GGUFTokenizer:
         self._handle = self._c.llama_model_get_vocab(model)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
         bos, eos = self._c.llama_vocab_bos(self._vocab), self._c.llama_vocab_eos(self._vocab)
         self.bos: int | None = bos if bos >= 0 and self._c.llama_vocab_get_add_bos(self._vocab) else None
         self.bos_text, self.eos_text = self._marker(bos), self._marker(eos)
@@ -65,7 +66,10 @@ class GGUFTokenizer:
         return self._render(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
     def is_end(self, token: int) -> bool:
-        return bool(self._c.llama_vocab_is_eog(self._vocab, token))
+        known = self._ends.get(token)
+        if known is None:
+            known = self._ends[token] = bool(self._c.llama_vocab_is_eog(self._vocab, token))
+        return known
 
     def markers(self) -> list[str]:
         return self._markers

@@ -172,6 +172,8 @@ class LlamaCpp:
         self._pos = np.ctypeslib.as_array(self._batch.pos, size)
         self._wanted = np.ctypeslib.as_array(self._batch.logits, size)
         np.ctypeslib.as_array(self._batch.n_seq_id, size)[:] = 1
+        self._slots = [-1] * options.max_batch
+        """the sequence that each place of the batch is laid out for"""
         self._views: dict[tuple[int, int], Logits] = {}
 
     def _apply_adapters(self, paths: SequenceOf[Path]) -> None:
@@ -278,8 +280,9 @@ class LlamaCpp:
             self._token[start:end] = s.tokens
             self._pos[start:end] = np.arange(length, length + len(s.tokens))
             self._wanted[end - s.rows : end] = 1
-            for i in range(start, end):
-                self._batch.seq_id[i][0] = s.sequence.id
+            if self._slots[start:end] != [s.sequence.id] * (end - start):  # rarely: ctypes is slow here
+                for i in range(start, end):
+                    self._batch.seq_id[i][0] = self._slots[i] = s.sequence.id
             start = end
         return n, rows
 

@@ -97,7 +97,10 @@ def _pick(weights: NDArray[np.floating[Any]], u: float) -> tuple[int, float]:
 
 def point_mass(token: int) -> Distribution:
     """All probability on one token: greedy decoding, n-gram drafts."""
-    return Distribution(np.array([token], dtype=np.int64), np.ones(1), 1.0)
+    return Distribution(np.array([token], dtype=np.int64), _ONE, 1.0)
+
+
+_ONE = np.ones(1)
 
 
 @dataclass(frozen=True)
