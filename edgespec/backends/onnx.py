@@ -131,7 +131,7 @@ class Onnx:
         results = []
         for size in (n, 5, 3, 1):
             sequence = self.open()
-            start = n if size == n else n - min(n, 12)
+            start = n if size == n else n - min(n, 24)
             ends = [n] if size == n else [start, *range(start + size, n, size), n]
             for end in ends:
                 piece = tokens[len(sequence) : end]

@@ -22,9 +22,10 @@ from edgespec.errors import ModelError, UsageError
 HIDE = np.float32(-1e9)
 """added to the score of what a token must not see"""
 
-WIDE_HEAD, SHORT_TEXT = 128, 64
+WIDE_HEAD, SHORT_TEXT = 128, 63
 """ONNX Runtime's attention adds up the products of heads wider than 128 channels in another order when
-there are more than 64 tokens: a pass that must not depend on others does not cross that length."""
+there are more than 64 tokens, those included that only fill up a pass: a pass that must not depend on
+others does not cross that length."""
 
 
 class ConvertedModel:

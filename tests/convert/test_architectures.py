@@ -104,3 +104,18 @@ def test_variants_that_are_not_known_are_refused(
     path = write_tiny(tmp_path / "tiny.gguf", Tiny("llama", keys=keys))
     with pytest.raises(ModelError, match=message):
         convert(path)
+
+
+@pytest.mark.parametrize("head", [64, 256])
+def test_strict_rows_are_the_same_in_every_bit_for_wide_heads_too(tmp_path: Path, head: int) -> None:
+    """Heads wider than 128 channels are added up in another order beyond 64 tokens."""
+    tiny = Tiny("gemma3", head=head, heads=2, kv_heads=1, head_norms=True, post_norms=True, tied=True)
+    folder = convert(write_tiny(tmp_path / "tiny.gguf", tiny)).folder
+
+    def rows(size: int) -> np.ndarray:
+        backend = Onnx(folder, OnnxOptions(n_ctx=128, threads=1, max_rows=128, strict=True))
+        return logits(backend, [*range(size, N, size), N])
+
+    whole = rows(N)
+    for size in (1, 2, 3, 5, 9, 40):
+        assert np.array_equal(rows(size), whole), size
