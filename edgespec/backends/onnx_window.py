@@ -40,9 +40,9 @@ def adapted(path: Path) -> bytes | None:
 @cache
 def _seen() -> int:
     """How many tokens the last of _TOKENS attends to with a window of _WINDOW."""
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, ValueInfoProto, helper
 
-    def floats(name: str, *shape: int) -> object:
+    def floats(name: str, *shape: int) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     tokens, past = (1, _TOKENS, _HEAD), (1, 1, 0, _HEAD)
