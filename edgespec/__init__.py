@@ -22,7 +22,7 @@ from edgespec.errors import (
 
 if TYPE_CHECKING:
     from edgespec.chat.session import ChatSession
-    from edgespec.decoding.engine import Generation
+    from edgespec.decoding.generation import Generation
     from edgespec.decoding.rounds import Round, Stats
     from edgespec.decoding.stopping import Token
     from edgespec.runtime import Runtime, load
@@ -50,7 +50,7 @@ __all__ = [
 # Imported when first used: they bring in numpy, which `edgespec --help` can do without.
 _HOMES = {
     "ChatSession": "edgespec.chat.session",
-    "Generation": "edgespec.decoding.engine",
+    "Generation": "edgespec.decoding.generation",
     "Round": "edgespec.decoding.rounds",
     "Runtime": "edgespec.runtime",
     "Stats": "edgespec.decoding.rounds",

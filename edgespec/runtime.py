@@ -20,7 +20,8 @@ from edgespec.backends.loading import Settings, context_of, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
 from edgespec.control.policy import FixedDepth
-from edgespec.decoding.engine import Engine, Generation, Request
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.drafters.base import Drafter

@@ -13,7 +13,8 @@ import click
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.chat.templates import chat_prompt
 from edgespec.control.policy import FixedDepth
-from edgespec.decoding.engine import Engine, Request
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.hub.resolve import resolve

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.base import Sequence as Cache
-from edgespec.decoding.engine import Generation
+from edgespec.decoding.generation import Generation
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Unpack
 
-from edgespec.decoding.engine import Generation
+from edgespec.decoding.generation import Generation
 from edgespec.errors import ContextFull, UsageError
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
-from threading import Event, Lock, current_thread
+from threading import Event
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Backend, Segment
+from edgespec.backends.base import Sequence as Cache
 from edgespec.backends.prefix import align
 from edgespec.control.policy import Policy
 from edgespec.decoding.rounds import Round, Stats
@@ -32,10 +32,10 @@ from edgespec.decoding.sampling import (
     log_softmax_at,
     most_probable,
 )
-from edgespec.decoding.stopping import FinishReason, Origin, Output, Token
+from edgespec.decoding.stopping import Origin, Output, Token
 from edgespec.decoding.verify import Coupled, Rejection, Rule, verify
 from edgespec.drafters.base import Drafter, DraftState, Node
-from edgespec.errors import ContextFull, UsageError
+from edgespec.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -63,85 +63,30 @@ class Request:
             raise UsageError(f"logprobs is {self.logprobs}; it must be between 0 and 100")
 
 
-class Engine:
-    """A target with its KV cache, a drafter and a policy. Runs one generation at a time.
-
-    The cache keeps its tokens between generations: a prompt that begins like the last one is not
-    processed again. Target and drafter stay the caller's to close.
-    """
-
-    def __init__(self, target: Backend, drafter: Drafter | None, policy: Policy) -> None:
-        self.target = target
-        if drafter is not None and not target.capabilities.rollback:
-            raise UsageError(f"{target.name} cannot speculate: {target.capabilities.reason}")
-        self.drafter = drafter
-        self.policy = policy
-        self.sequence = target.open()
-        self.step = Lock()
-        """held while models compute"""
-        self._current: Generation | None = None
-        self._closed = False
-        self._start = Lock()
-        """held while a generation starts, so that no two do"""
-
-    def generate(self, prompt: Sequence[int], request: Request) -> Generation:
-        """Start generating behind `prompt` (token ids).
-
-        An unfinished generation of the same thread ends. Raises UsageError while another thread's runs,
-        and if the prompt is empty; ContextFull if the prompt does not fit.
-        """
-        if not prompt:
-            raise UsageError("the prompt is empty; give some text")
-        if len(prompt) > self.target.n_ctx:
-            raise ContextFull(
-                f"the prompt has {len(prompt)} tokens and the context holds {self.target.n_ctx}; "
-                "shorten the prompt or raise --ctx"
-            )
-        self.refuse_callbacks("start another generation with the same runtime")
-        with self._start:
-            if self._closed:
-                raise UsageError("the runtime is closed; load it again")
-            if self._current is not None:
-                self._current.give_way()
-            self._current = Generation(self, prompt, request)
-            return self._current
-
-    def refuse_callbacks(self, what: str) -> None:
-        """Raise UsageError inside a callback of the running generation, which would wait for itself."""
-        if self._current is not None and self._current.calls_back:
-            raise UsageError(f"a callback cannot {what}; it may only cancel the generation")
-
-    def close(self) -> None:
-        """End the running generation, from any thread, and wait until its models are at rest."""
-        self.refuse_callbacks("close the runtime")
-        with self._start:
-            self._closed = True
-            current = self._current
-        if current is not None:
-            current.cancel()
-            with self.step:
-                current.abandon()
-
-
 class _Cancelled(Exception):
     """Unwinds from a checkpoint."""
 
 
-class Generation:
-    """One answer in the making: iterate over it for its tokens, or `run()` it to the end.
+class Decoding:
+    """One output behind one prompt: the loop over rounds, and the round. `Generation` is its handle."""
 
-    `text`, `tokens`, `finish_reason` and `stats` grow with it. `cancel()` may be called from any
-    thread and takes effect before the next forward pass.
-    """
-
-    def __init__(self, engine: Engine, prompt: Sequence[int], request: Request) -> None:
-        target = engine.target
-        self._engine = engine
+    def __init__(
+        self,
+        target: Backend,
+        sequence: Cache,
+        drafter: Drafter | None,
+        policy: Policy,
+        prompt: Sequence[int],
+        request: Request,
+    ) -> None:
+        self._target = target
+        self._sequence = sequence
+        self._drafter = drafter
+        self._policy = policy
         self._request = request
         self._prompt_length = len(prompt)
         self._context = list(prompt)
         """every token so far; all but the newest are in the target's cache"""
-        self._drafter = engine.drafter
         self._introduced = False
         self._cancel = Event()
         self._output = Output(target.tokenizer, request.stop, request.max_tokens)
@@ -150,58 +95,27 @@ class Generation:
             Rejection(np.random.default_rng()) if request.seed is None else Coupled(request.seed)
         )
         self._state = DraftState(self._sampler, self._rule, self._checkpoint)
-        self._tokens = self._generate()
-        self._thread = current_thread()
         self.stats = Stats(prompt_tokens=len(prompt))
 
-    def _generate(self) -> Generator[Token, None, None]:
+    def _steps(self) -> Generator[Token, None, None]:
         """The loop: read the prompt, then rounds until the output is complete."""
-        engine, output = self._engine, self._output
+        output = self._output
         try:
             self._read_prompt()
             while output.finish_reason is None:
-                if len(self._context) > engine.target.n_ctx:
+                if len(self._context) > self._target.n_ctx:
                     yield from self._released(output.finish("context"))
                     break
                 finished = self._round()
                 released = self._take(finished)
-                engine.policy.observe(finished)
+                self._policy.observe(finished)
                 self._request.on_round(finished)
                 yield from released
         except _Cancelled:
             yield from self._released(output.finish("cancelled"))
 
-    def _take(self, finished: Round) -> list[Token]:
-        """Put a round's tokens into the output, one by one: a stop may lie in the middle of them."""
-        started, taken = perf_counter(), 0
-        first = len(self._context) - len(finished.emitted) == self._prompt_length
-        released: list[Token] = []
-        for token in finished.emitted:
-            taken += 1
-            released += self._output.push(token)
-            if self._output.finish_reason is not None:
-                break
-        self._released(released)
-        seconds = finished.seconds + perf_counter() - started
-        if first:
-            self.stats.prompt_seconds += seconds
-            self._request.on_prompt(self._prompt_length, self._prompt_length)
-        else:
-            self.stats.add(finished, taken, seconds)
-        return released
-
-    def _released(self, tokens: list[Token]) -> list[Token]:
-        """Tokens that the output released. With the last of them the cache is cut to the output,
-        before they are handed out: they may be read when another generation has begun."""
-        output = self._output
-        self.stats.tokens = len(output.tokens)
-        if output.finish_reason is not None:
-            self._keep(self._prompt_length + len(output.tokens))
-        return tokens
-
     def _read_prompt(self) -> None:
         started = perf_counter()
-        engine = self._engine
 
         def between_chunks(done: int, total: int) -> None:
             self._checkpoint()
@@ -209,15 +123,15 @@ class Generation:
 
         # The last chunk is left to the first round, whose pass yields the first token.
         self.stats.cached_tokens = align(
-            engine.target, engine.sequence, self._context, engine.target.max_batch, between_chunks
+            self._target, self._sequence, self._context, self._target.max_batch, between_chunks
         )
         self.stats.prompt_seconds += perf_counter() - started
-        self._request.on_prompt(len(engine.sequence), len(self._context))
+        self._request.on_prompt(len(self._sequence), len(self._context))
 
     def _round(self) -> Round:
         """One draft → verify → commit cycle."""
         self._checkpoint()
-        target, sequence, context = self._engine.target, self._engine.sequence, self._context
+        target, sequence, context = self._target, self._sequence, self._context
         first = len(context) == self._prompt_length
 
         # 1. Draft, except in the first round, where it would only delay the first token.
@@ -252,6 +166,34 @@ class Generation:
         seconds = perf_counter() - started
         return Round(drafted, emitted, target.last_step, draft_seconds, seconds, judged_by)
 
+    def _take(self, finished: Round) -> list[Token]:
+        """Put a round's tokens into the output, one by one: a stop may lie in the middle of them."""
+        started, taken = perf_counter(), 0
+        first = len(self._context) - len(finished.emitted) == self._prompt_length
+        released: list[Token] = []
+        for token in finished.emitted:
+            taken += 1
+            released += self._output.push(token)
+            if self._output.finish_reason is not None:
+                break
+        self._released(released)
+        seconds = finished.seconds + perf_counter() - started
+        if first:
+            self.stats.prompt_seconds += seconds
+            self._request.on_prompt(self._prompt_length, self._prompt_length)
+        else:
+            self.stats.add(finished, taken, seconds)
+        return released
+
+    def _released(self, tokens: list[Token]) -> list[Token]:
+        """Tokens that the output released. With the last of them the cache is cut to the output,
+        before they are handed out: they may be read when another generation has begun."""
+        output = self._output
+        self.stats.tokens = len(output.tokens)
+        if output.finish_reason is not None:
+            self._keep(self._prompt_length + len(output.tokens))
+        return tokens
+
     def _introduce_drafter(self) -> None:
         """Before its first draft the drafter reads the prompt; timed apart from decoding."""
         if self._drafter is None or self._introduced or not self._may_draft():
@@ -265,7 +207,7 @@ class Generation:
     def _draft(self) -> list[Node]:
         """Tokens drafted behind the context, as many as there is room for and the policy wants."""
         drafted: list[Node] = []
-        policy, drafter, room = self._engine.policy, self._drafter, self._room()
+        policy, drafter, room = self._policy, self._drafter, self._room()
         if drafter is None or not self._may_draft():
             return drafted
         with self._giving_up_on_failure(drafter):
@@ -275,12 +217,12 @@ class Generation:
                 if node is None:
                     break
                 drafted.append(node)
-                if self._engine.target.tokenizer.is_end(node.token):
+                if self._target.tokenizer.is_end(node.token):
                     break
         return drafted
 
     def _may_draft(self) -> bool:
-        return self._room() > 0 and self._engine.policy.wants_more([])
+        return self._room() > 0 and self._policy.wants_more([])
 
     @contextmanager
     def _giving_up_on_failure(self, drafter: Drafter) -> Iterator[None]:
@@ -298,7 +240,7 @@ class Generation:
     def _room(self) -> int:
         """The largest depth that makes sense now: no drafts behind the end of the context or of the
         budget (a round emits one token more than it accepts)."""
-        target, remaining = self._engine.target, self._output.remaining
+        target, remaining = self._target, self._output.remaining
         room = min(target.n_ctx - len(self._context), target.max_rows - 1, target.max_batch - 1)
         return room if remaining is None else min(room, remaining - 1)
 
@@ -318,73 +260,10 @@ class Generation:
 
     def _keep(self, length: int) -> None:
         """Drop everything behind the first `length` tokens from the target's cache."""
-        target, sequence = self._engine.target, self._engine.sequence
+        target, sequence = self._target, self._sequence
         if length < len(sequence) and target.capabilities.rollback:
             target.rollback(sequence, length)
 
     def _checkpoint(self) -> None:
         if self._cancel.is_set():
             raise _Cancelled
-
-    def __iter__(self) -> Iterator[Token]:
-        return self
-
-    def __next__(self) -> Token:
-        self._engine.refuse_callbacks("read on")
-        with self._engine.step:
-            self._thread = current_thread()
-            return next(self._tokens)
-
-    def run(self) -> Generation:
-        """Generate to the end."""
-        for _ in self:
-            pass
-        return self
-
-    def cancel(self) -> None:
-        """Stop before the next forward pass; what was generated so far is the output."""
-        self._cancel.set()
-
-    @property
-    def calls_back(self) -> bool:
-        """Whether we are inside one of this generation's own callbacks."""
-        running = getgeneratorstate(self._tokens) == GEN_RUNNING
-        return running and self._thread is current_thread()
-
-    def abandon(self) -> None:
-        """End here and now, between two tokens."""
-        if self.finish_reason is None:
-            self._output.finish("cancelled")
-        self._tokens.close()
-
-    def give_way(self) -> None:
-        """Another generation wants to start. Raises UsageError if this one is another thread's."""
-        if self.finish_reason is not None or getgeneratorstate(self._tokens) == GEN_CLOSED:  # or failed
-            return
-        foreign = self._thread is not current_thread() and self._thread.is_alive()
-        if foreign and not self._cancel.is_set():
-            raise UsageError(
-                "another thread is generating with this runtime; wait for it, cancel it, or load a second one"
-            )
-        with self._engine.step:  # a cancelled one may be in its last pass
-            self.abandon()
-
-    @property
-    def text(self) -> str:
-        """The output so far."""
-        return self._output.text
-
-    @property
-    def tokens(self) -> list[int]:
-        """Ids of the output so far, without the end token."""
-        return self._output.tokens
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why it ended; None while it runs."""
-        return self._output.finish_reason
-
-    @property
-    def stopped_by(self) -> str | None:
-        """The stop string that ended it, if one did."""
-        return self._output.stopped_by

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from edgespec.decoding.engine import Generation
+from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.terminal.notes import PromptProgress, dim, note
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgespec.decoding.engine import Generation
+from edgespec.decoding.generation import Generation
 from edgespec.errors import EdgespecError, ModelError, UsageError
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_stdout

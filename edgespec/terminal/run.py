@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgespec.decoding.engine import Generation
+from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_json, write_stdout

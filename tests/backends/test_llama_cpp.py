@@ -18,7 +18,8 @@ from edgespec.backends.base import Segment
 from edgespec.backends.base import Sequence as Cache
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
-from edgespec.decoding.engine import Engine, Request
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram

@@ -16,7 +16,8 @@ from pair import VOCABULARY, load, model_path
 from edgespec.backends.base import Backend
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding import engine as engine_module
-from edgespec.decoding.engine import Engine, Request
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.decoding.verify import Rejection
 from edgespec.drafters.base import Drafter, Node

@@ -15,7 +15,8 @@ from pair import TARGET, VOCABULARY, load
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding import engine as engine_module
-from edgespec.decoding.engine import Engine, Generation, Request
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.decoding.stopping import Output

@@ -19,7 +19,8 @@ from pair import TARGET, VOCABULARY, load, model_path
 
 from edgespec.backends.base import Backend
 from edgespec.control.policy import FixedDepth
-from edgespec.decoding.engine import Engine, Request
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.decoding.stopping import Token
 from edgespec.decoding.verify import gumbel

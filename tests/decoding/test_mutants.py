@@ -17,7 +17,7 @@ from pair import TARGET
 
 from edgespec.decoding import engine as engine_module
 from edgespec.decoding import verify as verify_module
-from edgespec.decoding.engine import Generation
+from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import Distribution, Sampler, SamplerSettings
 from edgespec.decoding.verify import Rejection, Rule
@@ -154,7 +154,7 @@ def test_a_cache_that_keeps_rejected_drafts_is_refuted(
     keep = Generation._keep
 
     def keep_all(self: Generation, length: int) -> None:
-        stale = self._engine.sequence.tokens[length:]
+        stale = self._sequence.tokens[length:]
         if self.finish_reason is None and stale:
             self._context[length:length] = stale
         else:
@@ -169,7 +169,7 @@ def test_a_cache_with_one_stale_cell_is_refuted(model_files: Path, monkeypatch: 
     keep = Generation._keep
 
     def spoil(self: Generation, length: int) -> None:
-        sequence, target = self._engine.sequence, self._engine.target
+        sequence, target = self._sequence, self._target
         rejected = sequence.tokens[length : length + 1]
         keep(self, length)
         if self.finish_reason is None and rejected:
