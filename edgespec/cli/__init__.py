@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import sys
 
-import click
 
-from edgespec import __version__
-from edgespec.cli.chat import chat
-from edgespec.cli.convert import convert
-from edgespec.cli.endings import Group
-from edgespec.cli.explain import explain
-from edgespec.cli.models import models
-from edgespec.cli.pull import pull
-from edgespec.cli.run import run
+def main(prog_name: str | None = None) -> None:
+    """Run the command in `sys.argv`. Imports happen inside, so that Ctrl-C during them is quiet too."""
+    try:
+        from edgespec.cli.streams import replace_closed
 
+        replace_closed()
+        from edgespec.cli.commands import main as commands
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="edgespec")
-@click.option("--debug", is_flag=True, help="Show tracebacks and the runtimes' own messages.")
-def main(debug: bool) -> None:
-    """Run language models on this machine, faster: lossless speculative decoding."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an answer may hold what the user's encoding has not
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.WARNING, format="edgespec: %(message)s", stream=sys.stderr
-    )
-
-
-for command in (run, chat, explain, pull, models, convert):
-    main.add_command(command)
+        commands.main(prog_name=prog_name)
+    except KeyboardInterrupt:
+        sys.exit(130)

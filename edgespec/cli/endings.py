@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.terminal.notes import in_words
+from edgespec.terminal.visible import one_line, visible
 
 FAILED, USED_WRONGLY, INTERRUPTED = 1, 2, 130
 
@@ -38,6 +40,9 @@ class Group(click.Group):
                 sys.exit(INTERRUPTED)
             _say("aborted")
             sys.exit(FAILED)
+        except OSError as error:  # of --help and --version
+            _say(in_words(error))
+            sys.exit(FAILED)
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -47,32 +52,28 @@ class Group(click.Group):
             raise  # click knows what to do
         except EdgespecError as error:
             if ctx.params.get("debug"):
-                traceback.print_exc()
+                _show_traceback()
             _say(str(error))
             sys.exit(USED_WRONGLY if isinstance(error, UsageError) else FAILED)
         except (OSError, MemoryError) as error:
             if ctx.params.get("debug"):
-                traceback.print_exc()
-            _say(_in_words(error))
+                _show_traceback()
+            _say(in_words(error))
             sys.exit(FAILED)
         except Exception as error:
             if ctx.params.get("debug"):
-                traceback.print_exc()
+                _show_traceback()
             hint = "" if ctx.params.get("debug") else "to see where, run: edgespec --debug …"
             _say(f"this is a bug: {type(error).__name__}: {error}", hint)
             sys.exit(FAILED)
 
 
-def _in_words(error: OSError | MemoryError) -> str:
-    if isinstance(error, MemoryError):
-        return "there is not enough memory; use a smaller model or a smaller --ctx, or end other programs"
-    why = error.strerror or str(error) or type(error).__name__
-    return f"{error.filename}: {why}" if error.filename else why
-
-
 def _say(message: str, hint: str = "") -> None:
-    line = " ".join(f"{message} ({hint})".splitlines() if hint else message.splitlines())
-    click.echo(f"edgespec: {line}", err=True)
+    click.echo(f"edgespec: {one_line(f'{message} ({hint})' if hint else message)}", err=True)
+
+
+def _show_traceback() -> None:
+    click.echo(visible(traceback.format_exc()), err=True, nl=False)
 
 
 def _help_hint(error: click.ClickException) -> str:

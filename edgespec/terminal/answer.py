@@ -12,8 +12,7 @@ from types import FrameType
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.terminal.notes import PromptProgress, dim, note
-
-_SHOWN = {c: f"\\u{c:04x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"}
+from edgespec.terminal.visible import visible
 
 
 @contextmanager
@@ -63,7 +62,7 @@ def follow(
 def write_stdout(text: str) -> None:
     """To stdout at once. At a terminal control characters are shown, not obeyed: a model's answer must
     not move the cursor or change the terminal."""
-    sys.stdout.write(text.translate(_SHOWN) if sys.stdout.isatty() else text)
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
+from edgespec.terminal.visible import shorten, visible
+
 
 def note(text: str) -> None:
     """One line for the user; dim on a terminal."""
-    print(dim(f"edgespec: {text}"), file=sys.stderr, flush=True)
+    print(dim(f"edgespec: {visible(text)}"), file=sys.stderr, flush=True)
+
+
+def in_words(error: OSError | MemoryError) -> str:
+    """What the machine refused."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; use a smaller model or a smaller --ctx, or end other programs"
+    why = error.strerror or str(error) or type(error).__name__
+    return f"{shorten(str(error.filename))}: {why}" if error.filename else why
 
 
 def dim(text: str) -> str:

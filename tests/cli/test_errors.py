@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgespec.backends.llama_cpp import KV_TYPES
-from edgespec.cli import main
+from edgespec.cli.commands import main
 from edgespec.cli.run import run
 
-from .conftest import Edgespec
+from .conftest import COMMAND, Edgespec
 
 Ended = Callable[[list[object]], tuple[int, str, str]]
 Failed = Callable[[list[object]], tuple[int, str]]
@@ -186,3 +189,43 @@ def test_help_is_quick_because_it_imports_nothing_heavy(edgespec: Edgespec) -> N
     imported = {line.rpartition("|")[2].strip() for line in found.err.splitlines()}
     assert "edgespec.cli.run" in imported
     assert not imported & {"numpy", "llama_cpp", "jinja2", "rich", "prompt_toolkit", "gguf"}
+
+
+CLOSED = (
+    ("run MODEL - <&-", 2, "edgespec: the prompt is empty; give some text\n"),
+    ("chat MODEL <&-", 0, "/help says what you can do"),
+    ("run MODEL stay >&-", 1, "edgespec: stdout is closed, so there is nowhere to write to\n"),
+    ("models >&-", 1, "edgespec: stdout is closed, so there is nowhere to write to\n"),
+    ("--help >&-", 1, "edgespec: stdout is closed, so there is nowhere to write to\n"),
+    ("models >&- <&-", 1, "edgespec: stdout is closed, so there is nowhere to write to\n"),
+    ("run MODEL stay --max-tokens 2 2>&-", 0, ""),
+)
+
+
+@pytest.mark.parametrize(("words", "code", "said"), CLOSED)
+def test_closed_streams_are_no_bug(
+    environment: dict[str, str], endless: Path, words: str, code: int, said: str
+) -> None:
+    line = f"{shlex.join(COMMAND)} {words.replace('MODEL', shlex.quote(str(endless)))}"
+    if words.startswith(("run", "chat")):
+        line += " --threads 1 --draft none"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, "a bug" in done.stderr) == (code, False), done.stderr
+    assert done.stderr.endswith(said) or said in done.stderr
+    assert done.stderr.count("\n") <= 1
+
+
+def test_an_interrupt_during_imports_is_quiet(environment: dict[str, str]) -> None:
+    # Importing click is where most of the first tenth of a second goes.
+    program = (
+        "import sys, os, signal\n"
+        "class Press:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Press())\n"
+        "sys.argv = ['edgespec', '--version']\n"
+        "from edgespec.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

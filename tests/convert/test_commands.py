@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 import edgespec
-from edgespec.cli import main
+from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
 from edgespec.errors import ModelError, UsageError
 

@@ -1,0 +1,20 @@
+"""Text of others (files, models) on the user's terminal."""
+
+from __future__ import annotations
+
+_SHOWN = {c: f"\\u{c:04x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"}
+
+
+def visible(text: str) -> str:
+    """Control characters are shown, not obeyed: a text must not move the cursor or change the terminal."""
+    return text.translate(_SHOWN)
+
+
+def one_line(text: str) -> str:
+    """As `visible`, with spaces for line ends."""
+    return visible(" ".join(text.splitlines()))
+
+
+def shorten(name: str) -> str:
+    """A name to be repeated in a message; of one too long to be a name, both ends."""
+    return name if len(name) <= 200 else f"{name[:60]}…{name[-30:]}"
