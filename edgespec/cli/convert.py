@@ -27,9 +27,10 @@ def convert(name: str, small: bool, check: str, force: bool) -> None:
     The folder beside it is complete by itself: the GGUF file may be deleted.
     """
     from edgespec.hub.display import BarProgress
+    from edgespec.terminal.answer import write_stdout
     from edgespec.terminal.convert import convert_model
 
     with BarProgress() as progress:
         lines = convert_model(name, small, check, force, progress)
     for line in lines:
-        click.echo(line)
+        write_stdout(f"{line}\n")

@@ -16,12 +16,16 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
 from edgespec.hub.gguf_info import ModelInfo
 from edgespec.hub.inventory import FileState, Inventory, PairState
 from edgespec.hub.sizes import human, human_count
+from edgespec.terminal.visible import visible
 
 _TEMPLATE_LINES = 8
+_NO_LIMIT = 1 << 20
+"""columns"""
 _LEGEND = """
 checksum  pinned: fixed in the catalog; the Hub's: the one the Hub publishes when you pull
 tested    by us; what is not may still work, or turn out not to fit together
@@ -55,7 +59,7 @@ class BarProgress:
 
     def message(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         """Replace the bar by one for the new task; where there is no terminal, say what begins."""
@@ -63,7 +67,7 @@ class BarProgress:
             self.message(f"{task} ({human(total)}{f', {human(done)} done' if done else ''})")
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(task, total=total, completed=done)
+        self._task = self._bars.add_task(visible(task), total=total, completed=done)
 
     def advance(self, n: int) -> None:
         """Move the bar."""
@@ -94,7 +98,7 @@ def print_inventory(inventory: Inventory) -> None:
         table.add_column("size", justify="right", no_wrap=True)
         table.add_column("name", overflow="fold")
         for model in inventory.others:
-            table.add_row(human(model.size), model.name)
+            table.add_row(human(model.size), Text(visible(model.name)))
         console.print(table, highlight=False)
     console.print(_LEGEND, highlight=False, soft_wrap=True)
 
@@ -102,15 +106,26 @@ def print_inventory(inventory: Inventory) -> None:
 def print_info(info: ModelInfo, *, full: bool = False) -> None:
     """What `edgespec models inspect` shows. `full`: the whole chat template."""
     console = Console()
+    if console.is_terminal:
+        _print_info(console, info, full)
+        return
+    wide = Console(width=_NO_LIMIT)  # others read the lines: none is cut, folded or padded
+    with wide.capture() as shown:
+        _print_info(wide, info, full)
+    for line in shown.get().splitlines():
+        console.file.write(f"{line.rstrip()}\n")
+
+
+def _print_info(console: Console, info: ModelInfo, full: bool) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for label, value in _facts(info):
-        table.add_row(label, value)
-    console.print(table, highlight=False, markup=False)
+        table.add_row(label, Text(visible(value)))
+    console.print(table, highlight=False)
     table = Table(title="Weights", title_justify="left")
     for heading in ("type", "tensors", "bytes", "share"):
         table.add_column(heading, justify="left" if heading == "type" else "right")
     for kind in info.types:
-        table.add_row(kind.type, str(kind.tensors), f"{kind.bytes:,}", f"{kind.share:.1%}")
+        table.add_row(visible(kind.type), str(kind.tensors), f"{kind.bytes:,}", f"{kind.share:.1%}")
     console.print(table)
     if info.chat_template is None:
         console.print("Chat template: none; this model continues text.", highlight=False)
@@ -118,7 +133,7 @@ def print_info(info: ModelInfo, *, full: bool = False) -> None:
     lines = info.chat_template.splitlines()
     shown = lines if full else [line[:200] for line in lines[:_TEMPLATE_LINES]]
     console.print(f"Chat template ({len(info.chat_template):,} characters):", highlight=False)
-    console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
+    console.print(visible("\n".join(shown)), markup=False, highlight=False, soft_wrap=True)
     if shown != lines:
         console.print("… (all of it: --full)", highlight=False)
 

@@ -229,3 +229,11 @@ def test_an_interrupt_during_imports_is_quiet(environment: dict[str, str]) -> No
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_names_of_files_are_shown_and_not_obeyed(failed: Failed, tmp_path: Path) -> None:
+    (tmp_path / "bad\x1b[2J.gguf").touch()
+    code, line = failed(["run", tmp_path / "no\x1b[31m.gguf", "stay"])
+    assert code == 1
+    assert "no\\u001b[31m.gguf" in line
+    assert "The folder has: bad\\u001b[2J.gguf" in line

@@ -176,3 +176,30 @@ def test_rm_waits_for_nobody(hub: FakeHub, run: Callable[..., Result], store_roo
     with store.locked(hub_file(NAME), None):
         assert "being pulled by another process" in str(run(models, "rm", NAME, "--yes").exception)
     assert (store_root / "maker/tiny/tiny.gguf").exists()
+
+
+def named(path: Path, name: str, template: str) -> Path:
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_chat_template(template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_inspect_shows_control_characters_and_obeys_none(tmp_path: Path, run: Callable[..., Result]) -> None:
+    path = named(tmp_path / "bad\x1b[2J.gguf", "na\x1b]0;me\x07[bold]", "one\x1b[31m\ntwo\x9b1m")
+    shown = succeed(run(models, "inspect", str(path), "--full"))
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
+    for said in ("bad\\u001b[2J.gguf", "na\\u001b]0;me\\u0007[bold]", "one\\u001b[31m\ntwo\\u009b1m"):
+        assert said in shown
+
+
+def test_inspect_in_a_pipe_cuts_and_pads_nothing(tmp_path: Path, run: Callable[..., Result]) -> None:
+    name = "long " * 60 + "end"
+    shown = succeed(run(models, "inspect", str(named(tmp_path / "model.gguf", name, "t"))))
+    assert name in shown
+    assert [line for line in shown.splitlines() if line != line.rstrip()] == []
