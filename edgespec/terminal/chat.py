@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,11 @@ from edgespec.errors import EdgespecError, ModelError, UsageError
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_stdout
 from edgespec.terminal.lines import Lines, lines
-from edgespec.terminal.notes import PromptProgress, note
+from edgespec.terminal.notes import PromptProgress, in_words, note
 from edgespec.terminal.opening import describe, open_pair
+from edgespec.terminal.visible import one_line
+
+_log = logging.getLogger("edgespec.terminal")
 
 KEYS = (
     "Enter sends; Alt-Enter (or Esc, then Enter, or a backslash at the end of the line) starts a new line",
@@ -86,9 +90,20 @@ class Conversation:
             self._take(entry)
         except EdgespecError as error:
             self.failed = True
-            note(" ".join(str(error).splitlines()))
+            note(one_line(str(error)))
+        except BrokenPipeError:
+            raise  # nobody reads the answers any more
+        except (OSError, MemoryError) as error:
+            self._went_wrong(in_words(error))
+        except Exception as error:
+            self._went_wrong(f"this is a bug: {one_line(f'{type(error).__name__}: {error}')}")
         except KeyboardInterrupt:  # outside the models' work, which `follow` protects
             note("interrupted")
+
+    def _went_wrong(self, what: str) -> None:
+        _log.debug("", exc_info=True)
+        self.failed = True
+        note(f"{what}; the conversation is kept (/save FILE writes it to a file)")
 
     def _take(self, entry: str) -> None:
         if entry.startswith("/"):

@@ -12,6 +12,10 @@ from typing import Any
 import pexpect
 import pytest
 
+from edgespec import load
+from edgespec.runtime import GenerateOptions
+from edgespec.terminal.chat import Conversation
+
 from .conftest import COMMAND, Edgespec, Ended
 
 COMMANDS = "/help /reset /system /retry /save /load /stats /quit"
@@ -251,3 +255,32 @@ def test_a_history_that_cannot_be_kept_is_said(endless: Path, environment: dict[
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
+
+
+def test_what_goes_wrong_in_one_command_neither_ends_the_chat_nor_loses_it(
+    endless: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(endless, draft="ngram", threads=1) as runtime:
+        options: GenerateOptions = {"max_tokens": 2, "temperature": 0.0, "seed": None}
+        conversation = Conversation(runtime, None, options, report=False)
+        conversation.take("stay")
+        for error, said in [
+            (
+                RecursionError("too\ndeep"),
+                "this is a bug: RecursionError: too deep; the conversation is kept",
+            ),
+            (OSError(28, "No space left on device"), "No space left on device; the conversation is kept"),
+        ]:
+
+            def fail(*_: object, error: Exception = error) -> None:
+                raise error
+
+            monkeypatch.setattr(conversation._session, "load", fail)
+            capsys.readouterr()
+            conversation.take("/load file")
+            assert f"edgespec: {said}" in capsys.readouterr().err
+        assert conversation.failed
+        conversation.take("/system \x1b[2Jme")
+        assert capsys.readouterr().err == "edgespec: system message: \\u001b[2Jme\n"
+        conversation.take("/stats")
+        assert "conversation: 2 messages" in capsys.readouterr().err
