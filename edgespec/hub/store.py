@@ -241,8 +241,12 @@ def _record(path: Path, file: RemoteFile, sha256: str) -> Record:
 def _write_record(path: Path, record: Record) -> None:
     target = record_path(path)
     temporary = target.with_name(f"{target.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(asdict(record)), "utf-8")
-    temporary.replace(target)
+    try:
+        temporary.write_text(json.dumps(asdict(record)), "utf-8")
+        temporary.replace(target)
+    except BaseException:  # a full disk, most likely
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _sync(path: Path) -> None:

@@ -357,3 +357,17 @@ def test_names_that_cannot_be_pulled(name: str) -> None:
 def test_an_owner_repo_path_without_prefix_is_corrected() -> None:
     with pytest.raises(UsageError, match=r"named hf:owner/repo/file.gguf"):
         pull("maker/tiny-GGUF/tiny.gguf")
+
+
+def test_a_disk_full_at_the_record_leaves_nothing_of_it(
+    hub: FakeHub, store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    hub.add("maker/tiny/tiny.gguf", b"GGUF" + bytes(96))
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(HubError, match="No space left"):
+        pull("hf:maker/tiny/tiny.gguf")
+    assert [path for path in store_root.rglob("*.verified.json*") if path.is_file()] == []
