@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypedDict, cast
 from weakref import finalize
 
+import numpy as np
 from typing_extensions import Self, Unpack
 
 from edgespec.backends.base import Backend
@@ -28,7 +29,7 @@ from edgespec.drafters.base import Drafter
 from edgespec.drafters.compatibility import check_vocabularies
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
-from edgespec.errors import UsageError
+from edgespec.errors import ContextFull, UsageError
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
 
@@ -102,6 +103,11 @@ def load(
 
     Raises UsageError, ModelError (IncompatiblePair among them), BackendError. Nothing is downloaded.
     """
+    for name, value in {"depth": depth, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
+        if not (isinstance(value, int) or (value is None and name != "depth")):
+            raise UsageError(f"{name} is {value!r}; it must be a whole number")
+    if provider is not None and backend == "llama.cpp" and draft_backend in (None, "llama.cpp"):
+        raise UsageError("a provider is ONNX Runtime's; use it with --backend onnx, or leave it out")
     limit = LlamaCppOptions().max_rows - 1
     if not 0 <= depth <= limit:
         raise UsageError(f"depth is {depth}; it must be between 0 (plain decoding) and {limit}")
@@ -127,6 +133,8 @@ def load(
                 raise UsageError(f"{reason}; leave --draft out")
             log.warning("%s; it decodes plainly", reason)
             wanted = None
+        if draft_backend is not None and wanted in (None, "none", "ngram"):
+            raise UsageError("--draft-backend is for a draft model, and there is none; leave it out")
         drafter = _drafter(target, wanted, depth, draft_backend or backend, settings, _advice(named, draft))
         if drafter is not None:
             opened.callback(drafter.close)
@@ -235,19 +243,39 @@ class Runtime:
     def tokenize(self, prompt: Prompt) -> list[int]:
         """The token ids a prompt stands for."""
         if isinstance(prompt, str):
+            self._refuse_endless(prompt)
             return self.target.tokenizer.encode(prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            return chat_prompt(self.target, cast("Sequence[Message]", prompt), self._chat_template)
-        tokens = [int(t) for t in cast("Sequence[int]", prompt)]
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+            raise UsageError(
+                f"a prompt is text, a list of messages, or a list of token ids, not {type(prompt).__name__}"
+            )
+        if all(isinstance(part, Mapping) for part in prompt):
+            messages = cast("Sequence[Message]", prompt)
+            self._refuse_endless(*(str(message.get("content")) for message in messages))
+            return chat_prompt(self.target, messages, self._chat_template)
         width = self.target.tokenizer.n_vocab
-        if bad := [t for t in tokens if not 0 <= t < width]:
-            raise UsageError(f"token {bad[0]} does not exist; ids of {self.target.name} are 0 to {width - 1}")
-        return tokens
+        for token in prompt:
+            if not isinstance(token, int | np.integer) or not 0 <= token < width:
+                raise UsageError(
+                    f"{token!r} is no token id of {self.target.name}; those are 0 to {width - 1}"
+                )
+        return [int(token) for token in cast("Sequence[int]", prompt)]
+
+    def _refuse_endless(self, *texts: str) -> None:
+        """Tokenizing takes long on megabytes that cannot fit anyway: every token has a longest text."""
+        n_ctx, size = self.target.n_ctx, sum(map(len, texts))
+        if size > 32 * n_ctx:
+            longest = max(map(len, self.target.tokenizer.vocabulary()))
+            if size > longest * n_ctx:
+                raise ContextFull(
+                    f"the prompt has {size} characters, and the context of {n_ctx} tokens cannot hold them; "
+                    "shorten the prompt or raise --ctx"
+                )
 
     @property
     def has_chat_template(self) -> bool:
         """Whether messages can be answered."""
-        return (self._chat_template or self.target.chat_template) is not None
+        return self._chat_template is not None or self.target.chat_template is not None
 
     def close(self) -> None:
         """End a running generation and free everything. Safe to call twice and from any thread."""

@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import os
+import stat
 import zlib
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
@@ -20,7 +21,13 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Capabilities, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
-from edgespec.backends.llama_library import amx_is_miscompiled, forget_messages, llama, recent_messages
+from edgespec.backends.llama_library import (
+    amx_is_miscompiled,
+    forget_messages,
+    llama,
+    raise_interrupt,
+    recent_messages,
+)
 from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
@@ -28,6 +35,8 @@ from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
 log = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 4096
+MAX_THREADS = 512
+"""llama.cpp's own limit; it aborts above"""
 KV_TYPES = {"f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "f32": "GGML_TYPE_F32"}
 """Types of the KV cache's entries; q8_0 halves the cache, at a small cost in precision."""
 
@@ -106,6 +115,7 @@ class LlamaCpp:
         )
         forget_messages()
         self._model = c.llama_model_load_from_file(os.fsencode(path), params)
+        raise_interrupt()
         if not self._model:
             raise ModelError(f"{path.name} cannot be loaded: {recent_messages()}")
         if c.llama_model_has_encoder(self._model) or not c.llama_model_has_decoder(self._model):
@@ -125,8 +135,8 @@ class LlamaCpp:
         if options.kv_type not in KV_TYPES:
             raise UsageError(f"KV type {options.kv_type!r} is unknown; choose from {', '.join(KV_TYPES)}")
         threads = options.threads if options.threads is not None else compute_threads()
-        if threads < 1:
-            raise UsageError(f"{threads} threads were asked for; it takes at least 1")
+        if not 1 <= threads <= MAX_THREADS:
+            raise UsageError(f"{threads} threads were asked for; it takes 1 to {MAX_THREADS}")
         if not 1 <= options.sequences <= min(options.max_rows, options.max_batch):  # llama.cpp would abort
             raise UsageError(
                 f"{options.sequences} sequences were asked for, with {options.max_rows} rows of logits and "
@@ -151,6 +161,7 @@ class LlamaCpp:
         )
         forget_messages()
         self._context = c.llama_init_from_model(self._model, params)
+        raise_interrupt()
         if not self._context:
             raise BackendError(
                 f"no context of {n_ctx} tokens for {self.name}: {recent_messages()}; "
@@ -247,6 +258,7 @@ class LlamaCpp:
         if not rows:
             self._c.llama_synchronize(self._context)
         seconds = perf_counter() - started
+        raise_interrupt()
         self.compute_seconds += seconds
         self.last_step = Step(n, length, seconds)
         if status == 1:
@@ -423,6 +435,9 @@ def _set(params: ctypes.Structure, **values: Any) -> None:
 
 def _check_file(path: Path) -> None:
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise ModelError(f"{path} is not a regular file")
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:

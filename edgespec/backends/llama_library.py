@@ -19,6 +19,8 @@ log = logging.getLogger("edgespec.llama_cpp")
 _recent: deque[str] = deque(maxlen=8)
 """the latest warnings and errors, to say why a load failed"""
 
+_interrupts: list[KeyboardInterrupt] = []
+
 
 @cache
 def llama() -> ModuleType:
@@ -39,13 +41,16 @@ def llama() -> ModuleType:
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
     def route(level: int, text: bytes, _: Any) -> None:
-        if level != continued:
-            last[0] = levels.get(level, logging.DEBUG)
-        message = text.decode("utf-8", "replace").strip()
-        if message and last[0] >= logging.WARNING:
-            _recent.append(message)
-        # Its warnings are about its own internals: for those who debug, not for users.
-        log.log(min(last[0], logging.INFO), "%s", message)
+        try:
+            if level != continued:
+                last[0] = levels.get(level, logging.DEBUG)
+            message = text.decode("utf-8", "replace").strip()
+            if message and last[0] >= logging.WARNING:
+                _recent.append(message)
+            # Its warnings are about its own internals: for those who debug, not for users.
+            log.log(min(last[0], logging.INFO), "%s", message)
+        except KeyboardInterrupt as interrupt:  # cannot pass through C: kept for raise_interrupt()
+            _interrupts.append(interrupt)
 
     llama_cpp.edgespec_log_callback = route  # the library keeps the pointer: keep the object alive
     llama_cpp.llama_log_set(route, ctypes.c_void_p(0))
@@ -81,6 +86,13 @@ def amx_is_miscompiled() -> bool:
 
 
 _GCC = re.compile(rb"GCC: \([^)]*\) (\d+)\.")
+
+
+def raise_interrupt() -> None:
+    """After a call into llama.cpp: raise the Ctrl-C that came while it reported something."""
+    if _interrupts:
+        _interrupts.clear()
+        raise KeyboardInterrupt
 
 
 def forget_messages() -> None:

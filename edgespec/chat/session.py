@@ -113,7 +113,7 @@ class ChatSession:
             whole = all(isinstance(text, str) for text in texts) and isinstance(system, str | None)
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"{file} is not a saved conversation") from error
         if not whole or {turn["role"] for turn in turns} - {"user", "assistant"}:
             raise UsageError(f"{file} is not a saved conversation: it has turns that are not text of the two")

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError
+from jinja2.exceptions import SecurityError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -34,7 +35,7 @@ def chat_prompt(backend: Backend, messages: Sequence[Message], template: str | N
     `template`: Jinja source to use instead of the model's. Raises UsageError for messages that are
     malformed or that the template refuses, ModelError when there is no usable template.
     """
-    source = template or backend.chat_template
+    source = backend.chat_template if template is None else template
     if source is None:
         raise ModelError(
             f"{backend.name} carries no chat template; use --raw for plain completion, or give one "
@@ -128,13 +129,26 @@ class _RefusedError(Exception):
     """The template called raise_exception."""
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Also refuses products that would fill the memory, such as "a" * 10 ** 10."""
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        texts = [len(side) for side in (left, right) if hasattr(side, "__len__")]
+        numbers = [abs(side) for side in (left, right) if isinstance(side, int | float)]
+        if (texts and max(texts) * max(numbers, default=1) > 1e6) or (
+            operator == "**" and max(numbers) > 1e3
+        ):
+            raise SecurityError("it computes something of absurd size")
+        return super().call_binop(context, operator, left, right)
+
+
 @lru_cache(maxsize=8)
 def _compile(source: str) -> Template:
     """As Hugging Face's templates expect it (transformers, apply_chat_template): sandboxed, trimmed
     blocks, break and continue, and these helpers."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
 
     def raise_exception(message: str) -> NoReturn:
         raise _RefusedError(message)

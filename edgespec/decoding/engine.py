@@ -59,6 +59,12 @@ class Request:
     """told about every finished round"""
 
     def __post_init__(self) -> None:
+        for name in ("max_tokens", "seed", "logprobs"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise UsageError(f"{name} is {value!r}; it must be a whole number, or None")
+        if not all(isinstance(text, str) for text in self.stop):
+            raise UsageError(f"stop is {self.stop!r}; it must be strings")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:
             raise UsageError(f"logprobs is {self.logprobs}; it must be between 0 and 100")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -131,6 +131,13 @@ class SamplerSettings:
             if not ok:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be {allowed}")
 
+        for f in fields(self):
+            value, kinds = getattr(self, f.name), (int,) if f.name in _WHOLE else (int, float)
+            if f.name == "logit_bias":
+                pairs = value.items() if isinstance(value, Mapping) else [(None, None)]
+                check(all(_is(t, int) and _is(b, int, float) for t, b in pairs), f.name, "{id: bias}")
+            else:
+                check(_is(value, *kinds), f.name, "a whole number" if f.name in _WHOLE else "a number")
         check(
             self.temperature == 0 or 1e-3 <= self.temperature <= 1e3,
             "temperature",
@@ -161,6 +168,13 @@ class SamplerSettings:
         )
 
 
+_WHOLE = ("top_k", "penalty_window")
+
+
+def _is(value: object, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
 class Sampler:
     """The chain as a function of a row of logits and the tokens before it; it keeps no state."""
 
@@ -181,6 +195,8 @@ class Sampler:
         row = self._penalised(row[: self.n_vocab], history)
         mode = int(row.argmax())  # NaN counts as the largest value, so this also finds NaN
         peak = float(row[mode])
+        if peak == -math.inf and s.logit_bias:
+            raise UsageError("logit_bias bans every token; leave some to choose from")
         if not math.isfinite(peak):
             raise BackendError(
                 "the model computed logits that are not numbers; the model file is damaged or "

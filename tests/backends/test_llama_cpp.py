@@ -411,7 +411,7 @@ def test_files_that_are_no_models_are_told_apart(model_files: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": 0}, "0 threads were asked for; it takes at least 1"),
+        ({"threads": 0}, "0 threads were asked for; it takes 1 to 512"),
         ({"kv_type": "q4"}, "KV type 'q4' is unknown; choose from f16, q8_0, f32"),
         ({"n_ctx": 0}, "a context of 0 tokens was asked for; target.gguf takes 1 to 1024"),
         ({"n_ctx": 1025}, "a context of 1025 tokens was asked for; target.gguf takes 1 to 1024"),

@@ -266,3 +266,13 @@ def test_templates_have_the_helpers_that_published_ones_use(target: LlamaCpp) ->
     )
     tokens = chat_prompt(target, SAY, template)
     assert shown(target, tokens) == "<|bos|>sa<|endoftext|>"
+
+
+def test_a_template_cannot_fill_the_memory(target: LlamaCpp) -> None:
+    for bomb in ('{{ "a" * 10000000000 }}', "{{ 10 ** 100000000 }}", "{{ [1] * 1000000000 }}"):
+        with pytest.raises(ModelError, match="absurd size"):
+            chat_prompt(target, [{"role": "user", "content": "stay"}], bomb)
+
+
+def test_an_empty_template_is_a_template(target: LlamaCpp) -> None:
+    assert chat_prompt(target, [{"role": "user", "content": "stay"}], "") == [target.tokenizer.bos]

@@ -1,0 +1,92 @@
+"""What the Python API refuses, in words, instead of ignoring it or failing in some depth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgespec
+from edgespec.backends import llama_library
+
+
+@pytest.fixture(scope="module")
+def runtime(model_files: Path) -> Iterator[edgespec.Runtime]:
+    with edgespec.load(model_files / "target.gguf", n_ctx=256) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 1.5},
+        {"max_tokens": float("nan")},
+        {"seed": 1.5},
+        {"logprobs": "x"},
+        {"temperature": "x"},
+        {"temperature": None},
+        {"top_k": 1.5},
+        {"penalty_window": "x"},
+        {"logit_bias": 5},
+        {"logit_bias": {1: "x"}},
+        {"logit_bias": {float("nan"): 1}},
+        {"stop": [5]},
+        {"temprature": 1},
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, options: dict[str, Any]) -> None:
+    with pytest.raises(edgespec.UsageError, match=next(iter(options))):
+        runtime.generate("stay", **options)
+
+
+@pytest.mark.parametrize("prompt", [5, None, b"stay", [1.5], ["a"], {"role": "user"}, [-1], [{}, 5]])
+def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt: Any) -> None:
+    with pytest.raises(edgespec.UsageError):
+        runtime.generate(prompt)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"depth": "3"},
+        {"depth": 1.5},
+        {"n_ctx": "x"},
+        {"threads": 1.5},
+        {"threads": 100000},
+        {"provider": "cuda"},
+        {"draft": "ngram", "draft_backend": "onnx"},
+    ],
+)
+def test_a_setting_that_cannot_be_honoured_is_refused(model_files: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(edgespec.UsageError):
+        edgespec.load(model_files / "target.gguf", **options)
+
+
+def test_a_prompt_of_megabytes_is_refused_before_it_is_tokenized(runtime: edgespec.Runtime) -> None:
+    with pytest.raises(edgespec.ContextFull, match="20000000 characters"):
+        runtime.generate("a" * 20_000_000)
+    with pytest.raises(edgespec.ContextFull, match="20000000 characters"):
+        runtime.generate([{"role": "user", "content": "a" * 20_000_000}])
+
+
+def test_a_bias_that_bans_every_token_is_named(runtime: edgespec.Runtime) -> None:
+    ban = dict.fromkeys(range(runtime.target.tokenizer.n_vocab), float("-inf"))
+    with pytest.raises(edgespec.UsageError, match="bans every token"):
+        runtime.generate("stay", logit_bias=ban)
+
+
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(edgespec.ModelError, match="not a regular file"):
+        edgespec.load(tmp_path / "pipe.gguf")
+
+
+def test_ctrl_c_while_llama_cpp_reports_something_is_not_lost(model_files: Path) -> None:
+    llama_library.llama()
+    llama_library._interrupts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        edgespec.load(model_files / "target.gguf")
+    edgespec.load(model_files / "target.gguf").close()
