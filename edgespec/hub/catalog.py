@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.errors import UsageError
+from edgespec.terminal.visible import shorten
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,6 +19,10 @@ else:
 
 # "hf:owner/repo/file.gguf", the file possibly in a folder of the repository.
 _HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>(?:[\w.+ -]+/)*[\w.+ -]+\.gguf)")
+
+
+_LONGEST = 200
+"""characters of a name between slashes: what is kept beside a file has a longer one, of 255 at most"""
 
 
 @dataclass(frozen=True)
@@ -123,8 +128,8 @@ def hub_file(name: str) -> RemoteFile:
     Raises UsageError when the name is not of that form.
     """
     match = _HUB_NAME.fullmatch(name)
-    if not match or {".", ".."} & {*match["repo"].split("/"), *match["file"].split("/")}:
-        raise UsageError(f"{name!r} is not of the form hf:owner/repo/file.gguf.")
+    if not match or any(part in (".", "..") or len(part) > _LONGEST for part in name.split("/")):
+        raise UsageError(f"{shorten(name)!r} is not of the form hf:owner/repo/file.gguf.")
     source = HubSource(match["repo"], match["file"])
     for file in load_catalog().files.values():
         if file.hub == source:

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import re
+import stat
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -104,6 +105,8 @@ def read_header(path: Path) -> Header:
     Raises ModelError when the file is missing, is not a GGUF, or is damaged or cut short.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
+            raise ModelError(f"{path} is not a GGUF model: it is not a regular file.")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < 24:

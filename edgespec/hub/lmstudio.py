@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgespec.errors import ModelError
+from edgespec.errors import ModelError, UsageError
 from edgespec.hub.gguf_header import split_parts
 from edgespec.hub.model_file import ModelFile
+from edgespec.terminal.visible import shorten
 
 
 def find(name: str) -> ModelFile:
@@ -15,6 +16,8 @@ def find(name: str) -> ModelFile:
 
     Raises ModelError when LM Studio does not have it, or several files fit.
     """
+    if not name:
+        raise UsageError("lmstudio: needs a model behind it, such as lmstudio:publisher/repo.")
     models = list_models()
     name = name.removesuffix(".gguf")
     fit = [
@@ -28,7 +31,7 @@ def find(name: str) -> ModelFile:
     if fit:
         raise ModelError(f"LM Studio has several models there; say which: {', '.join(m.name for m in fit)}.")
     have = f"It has: {', '.join(m.name for m in models)}." if models else "No models of LM Studio were found."
-    raise ModelError(f"LM Studio has no model {name} on this machine. {have}")
+    raise ModelError(f"LM Studio has no model {shorten(name)} on this machine. {have}")
 
 
 def list_models() -> list[ModelFile]:

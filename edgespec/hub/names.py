@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from pathlib import Path
 from typing import Literal
 
 from edgespec.errors import UsageError
 from edgespec.hub.catalog import CatalogPair, RemoteFile, hub_file, load_catalog
 from edgespec.hub.gguf_header import split_names
+from edgespec.terminal.visible import shorten
+
+_COMPARED = 100  # characters; finding close matches takes time with the square of the length
 
 Kind = Literal["pair", "file", "hf", "ollama", "lmstudio", "path", "unknown"]
 
@@ -51,24 +55,46 @@ def remote_files(name: str) -> tuple[RemoteFile, ...]:
     if kind == "file":
         return (catalog.files[name],)
     if kind == "hf":
-        folder, _, last = name.rpartition("/")
-        return tuple(hub_file(f"{folder}/{part}") for part in split_names(last))
+        folder, slash, last = name.rpartition("/")
+        return tuple(hub_file(f"{folder}{slash}{part}") for part in split_names(last))
     if kind == "unknown":
         raise unknown(name)
-    if kind == "path" and not Path(name).expanduser().exists():
+    if kind == "path" and not exists(path_named(name)):
         raise UsageError(
-            f"{name} is neither a file here nor a name that can be pulled; a file on the Hub is named "
-            "hf:owner/repo/file.gguf."
+            f"{shorten(name)} is neither a file here nor a name that can be pulled; a file on the Hub is "
+            "named hf:owner/repo/file.gguf."
         )
-    raise UsageError(f"{name} names a model that is on this machine already; there is nothing to pull.")
+    if kind == "path":
+        raise UsageError(f"{shorten(name)} is a path on this machine, not a name; there is nothing to pull.")
+    raise UsageError(f"{shorten(name)} would be a model of another program; pull it with that program.")
+
+
+def path_named(name: str) -> Path:
+    """The path a user means by a name; ~ is a home folder, if it is anybody's."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; there is none of a name too long for one."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def unknown(name: str) -> UsageError:
     """The error for a name nobody knows."""
     catalog = load_catalog()
-    close = difflib.get_close_matches(name.lower(), catalog.names(), n=3, cutoff=0.5)
+    if not name.strip():
+        return UsageError("The name of the model is empty. edgespec models lists the names there are.")
+    close = difflib.get_close_matches(name.lower()[:_COMPARED], catalog.names(), n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(close)}?" if close else "edgespec models lists the names there are."
     return UsageError(
-        f"No model is named {name!r}. {hint} A file is named by its path, or as "
+        f"No model is named {shorten(name)!r}. {hint} A file is named by its path, or as "
         "hf:owner/repo/file.gguf, ollama:name or lmstudio:publisher/repo."
     )

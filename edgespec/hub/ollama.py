@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgespec.errors import ModelError
+from edgespec.errors import ModelError, UsageError
 from edgespec.hub.model_file import ModelFile
+from edgespec.terminal.visible import shorten
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MODEL = "application/vnd.ollama.image.model"
@@ -22,11 +23,13 @@ def find(name: str) -> ModelFile:
 
     Raises ModelError when Ollama does not have it, or not as one GGUF file.
     """
+    if not name:
+        raise UsageError("ollama: needs the name of a model behind it, such as ollama:llama3.2.")
     wanted = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     known = dict(_manifests())
     if wanted not in known:
         have = f"It has: {', '.join(sorted(known))}." if known else "No models of Ollama were found."
-        raise ModelError(f"Ollama has no model {wanted} on this machine. {have}")
+        raise ModelError(f"Ollama has no model {shorten(wanted)} on this machine. {have}")
     return _model(wanted, known[wanted])
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from edgespec.errors import HubError
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
-from edgespec.hub.names import kind_of, remote_files
+from edgespec.hub.names import kind_of, path_named, remote_files
+from edgespec.terminal.visible import shorten
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,11 @@ def plan_removal(name: str) -> Removal:
     the store, or the name means a file outside the store."""
     kind = kind_of(name)
     if kind in ("ollama", "lmstudio"):
-        raise HubError(f"{name} belongs to another program; remove it there.")
-    files = (_of_path(Path(name)),) if kind == "path" else remote_files(name)
+        raise HubError(f"{shorten(name)} belongs to another program; remove it there.")
+    files = (_of_path(path_named(name)),) if kind == "path" else remote_files(name)
     present = tuple(file for file in files if any(path.exists() for path in _paths(file)))
     if not present:
-        raise HubError(f"{name} is not on this machine.")
+        raise HubError(f"{shorten(name)} is not on this machine.")
     kept = _shared(name, present) if kind == "pair" else ()
     return Removal(name, tuple(file for file in present if file not in kept), kept)
 
@@ -57,9 +58,12 @@ def _paths(file: RemoteFile) -> list[Path]:
 
 def _of_path(path: Path) -> RemoteFile:
     root = store.home().resolve()
-    full = path.expanduser().resolve()
+    full = path.resolve()
     if root not in full.parents:
-        raise HubError(f"{path} is not in edgespec's own store ({root}); delete it yourself if you mean it.")
+        raise HubError(
+            f"{shorten(str(path))} is not in edgespec's own store ({root}); delete it yourself if you "
+            "mean it."
+        )
     return hub_file(f"hf:{full.relative_to(root).as_posix()}")
 
 

@@ -11,9 +11,10 @@ from edgespec.hub import lmstudio, ollama, store
 from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
 from edgespec.hub.gguf_info import read_parts
 from edgespec.hub.model_file import ModelFile, Pair
-from edgespec.hub.names import kind_of, pair_named, remote_files, unknown
+from edgespec.hub.names import exists, kind_of, pair_named, path_named, remote_files, unknown
 from edgespec.hub.onnx_folder import is_onnx, size_of
 from edgespec.hub.sizes import human
+from edgespec.terminal.visible import shorten
 
 _log = logging.getLogger("edgespec.hub")
 
@@ -37,8 +38,8 @@ def resolve(name: str) -> ModelFile:
         return _complete(ollama.find(name.removeprefix("ollama:")))
     if kind == "lmstudio":
         return _complete(lmstudio.find(name.removeprefix("lmstudio:")))
-    path = Path(name).expanduser()
-    if kind == "unknown" and not path.exists():
+    path = path_named(name)
+    if kind == "unknown" and not (name.strip() and exists(path)):
         raise unknown(name)
     return _local(name, path)
 
@@ -90,18 +91,18 @@ def _from_store(files: Sequence[RemoteFile], command: str) -> ModelFile:
 
 
 def _local(name: str, path: Path) -> ModelFile:
-    if is_onnx(path) and path.exists():
+    if exists(path) and is_onnx(path):
         return ModelFile(name, path.absolute(), size_of(path), "path", path.stem)
-    if path.is_dir():
+    if exists(path) and path.is_dir():
         raise ModelError(f"{path} is a folder; name the GGUF file in it.")
-    if not path.exists():
-        raise ModelError(f"There is no file {path}. {_nearby(path)}".strip())
+    if not exists(path):
+        raise ModelError(f"There is no file {shorten(str(path))}. {_nearby(path)}".strip())
     return _complete(ModelFile(name, path.absolute(), 0, "path", path.stem))
 
 
 def _nearby(path: Path) -> str:
     try:
-        have = sorted(file.name for file in path.parent.glob("*.gguf"))
+        have = sorted(shorten(file.name) for file in path.parent.glob("*.gguf"))
     except OSError:
         have = []
     return f"The folder has: {', '.join(have[:5])}." if have else ""

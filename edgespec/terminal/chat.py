@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from edgespec.decoding.generation import Generation
 from edgespec.errors import EdgespecError, ModelError, UsageError
+from edgespec.hub.names import path_named
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_stdout
 from edgespec.terminal.lines import Lines, lines
@@ -163,7 +164,7 @@ class Conversation:
         self._answer(lambda options: self._session.retry(**options))
 
     def _save(self, name: str) -> None:
-        file = Path(name).expanduser()
+        file = path_named(name)
         if file.exists() and file.resolve() not in self._own_files:
             raise UsageError(f"{file} exists already; choose another name")
         self._session.save(file)
@@ -171,7 +172,7 @@ class Conversation:
         note(f"saved to {file}")
 
     def _load(self, name: str) -> None:
-        file = Path(name).expanduser()
+        file = path_named(name)
         self._session.load(file)
         self._own_files.add(file.resolve())
         note(f"{len(self._session.messages)} messages loaded from {file}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from edgespec.errors import UsageError
-from edgespec.hub.names import kind_of
+from edgespec.hub.names import exists, kind_of, path_named
+from edgespec.terminal.visible import shorten
 
 PROMPT_MISSING = "no prompt: give it as an argument (in quotes), with --file, or on stdin"
 
@@ -45,11 +45,11 @@ def pair_and_text(
 def read_text(file: str) -> str:
     """A text file's content. Raises UsageError if it cannot be read as UTF-8."""
     try:
-        return Path(file).expanduser().read_bytes().decode("utf-8")
+        return path_named(file).read_bytes().decode("utf-8")
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{shorten(file)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text (byte {error.start})") from error
+        raise UsageError(f"{shorten(file)} is not UTF-8 text (byte {error.start})") from error
 
 
 def _given(word: str, raw: bool) -> str:
@@ -69,8 +69,13 @@ def _without_newline(text: str, raw: bool) -> str:
     return text if raw else text.removesuffix("\n").removesuffix("\r")
 
 
+def _is_file(word: str) -> bool:
+    path = path_named(word)
+    return exists(path) and path.is_file()
+
+
 def _names_model(word: str) -> bool:
     kind = kind_of(word)
     if kind == "path":
-        return Path(word).expanduser().is_file() or (word.lower().endswith(".gguf") and " " not in word)
+        return _is_file(word) or (word.lower().endswith(".gguf") and " " not in word)
     return kind != "unknown" and not any(c.isspace() for c in word)

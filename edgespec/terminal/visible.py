@@ -17,4 +17,4 @@ def one_line(text: str) -> str:
 
 def shorten(name: str) -> str:
     """A name to be repeated in a message; of one too long to be a name, both ends."""
-    return name if len(name) <= 200 else f"{name[:60]}…{name[-30:]}"
+    return name if len(name) <= 120 else f"{name[:60]}…{name[-30:]}"

@@ -12,6 +12,7 @@ import pytest
 from edgespec.hub import store
 from edgespec.hub.catalog import load_catalog
 from edgespec.terminal.answer import write_stdout
+from edgespec.terminal.prompts import pair_and_text
 
 from .conftest import COMMAND, Edgespec, Ended
 
@@ -236,3 +237,8 @@ def test_reading_a_long_prompt_is_shown_on_a_terminal(endless: Path, environment
     child.close()
     assert child.exitstatus == 0
     assert "reading the prompt" not in child.before
+
+
+def test_a_long_prompt_with_a_slash_is_no_file_name() -> None:
+    text = "and/or " + "x" * 5000
+    assert pair_and_text((text,), None, None, False) == (None, text)

