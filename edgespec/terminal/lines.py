@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -101,7 +102,15 @@ def _history() -> History:
     except OSError as error:
         note(f"what you type is not remembered: {file} cannot be written ({error.strerror})")
         return InMemoryHistory()
-    return FileHistory(str(file))
+    return _Forgiving(str(file))
+
+
+class _Forgiving(FileHistory):
+    """Goes on when the disk is full: a line that is not remembered must not end the chat."""
+
+    def store_string(self, string: str) -> None:
+        with contextlib.suppress(OSError):
+            super().store_string(string)
 
 
 def _create_private(file: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from edgespec import load
 from edgespec.runtime import GenerateOptions
 from edgespec.terminal.chat import Conversation
+from edgespec.terminal.lines import _history
 
 from .conftest import COMMAND, Edgespec, Ended
 
@@ -284,3 +285,14 @@ def test_what_goes_wrong_in_one_command_neither_ends_the_chat_nor_loses_it(
         assert capsys.readouterr().err == "edgespec: system message: \\u001b[2Jme\n"
         conversation.take("/stats")
         assert "conversation: 2 messages" in capsys.readouterr().err
+
+
+def test_a_full_disk_costs_the_history_and_not_the_chat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history = _history()
+    (tmp_path / "edgespec" / "chat-history").unlink()
+    (tmp_path / "edgespec" / "chat-history").mkdir()  # refuses to be written
+    history.append_string("stay")
+    assert history.get_strings() == ["stay"]
