@@ -99,7 +99,7 @@ class Tokenizer(Protocol):
         ...
 
     def markers(self) -> list[str]:
-        """The texts of the control tokens, such as <|im_end|>."""
+        """The texts that only a template may turn into special tokens, such as <|im_end|>."""
         ...
 
     def vocabulary(self) -> list[bytes]:
