@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
 
 
 def main(prog_name: str | None = None) -> None:
     """Run the command in `sys.argv`. Imports happen inside, so that Ctrl-C during them is quiet too."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:  # else the caller ignores it
+        signal.signal(signal.SIGINT, _leave)
+    from edgespec.cli.commands import main as commands
+    from edgespec.cli.streams import replace_closed
+
+    signal.signal(signal.SIGINT, usual)
     try:
-        from edgespec.cli.streams import replace_closed
-
         replace_closed()
-        from edgespec.cli.commands import main as commands
-
         commands.main(prog_name=prog_name)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _leave(signal_number: int, frame: FrameType | None) -> None:
+    """At once: the import system swallows and prints some of the exceptions that come to it."""
+    os._exit(130)
