@@ -42,13 +42,18 @@ def measure_margins(
     """Feed `text` behind `prompt` one token a pass and `n` tokens a pass; compare the margins."""
     if len(text) < 2:
         raise ValueError("a margin needs a text of two tokens or more")
-    alone = _teacher_forced(backend, cache, prompt, text, 1)
-    order = np.argsort(-alone, axis=1)[:, :2]
-    best, second = order[:, 0], order[:, 1]
-    rows = np.arange(len(text))
     together = _teacher_forced(backend, cache, prompt, text, n)
+    alone = _teacher_forced(backend, cache, prompt, text, 1)
+    rows = np.arange(len(text))
+    best = alone.argmax(axis=1)
+    best_logits = alone[rows, best]
+    alone[rows, best] = -np.inf
+    second = alone.argmax(axis=1)
     return Margins(
-        best, second, alone[rows, best] - alone[rows, second], together[rows, best] - together[rows, second]
+        best,
+        second,
+        best_logits - alone[rows, second],
+        together[rows, best] - together[rows, second],
     )
 
 
