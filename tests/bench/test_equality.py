@@ -45,6 +45,20 @@ def test_the_second_best_at_a_small_margin_is_a_near_tie_and_comparing_goes_on_b
     assert result.bugs == []
 
 
+def test_either_of_the_two_best_may_be_the_one_that_plain_decoding_took() -> None:
+    margins = Margins(
+        np.array([10, 21]),
+        np.array([20, 11]),
+        np.array([3, 0.05], np.float32),
+        np.array([3, 0.05], np.float32),
+    )
+    result = Equality(threshold=0.1)
+    plain: Any = SimpleNamespace(tokens=[10, 11], finish_reason="length")
+    compare(PROMPT, plain, margins, lambda p, n: SimpleNamespace(tokens=[10, 21][:n]), result)  # type: ignore[arg-type,return-value]
+    assert result.near_ties == pytest.approx([0.05])
+    assert result.bugs == []
+
+
 @pytest.mark.parametrize(
     "speculative",
     [
