@@ -63,8 +63,8 @@ def _share_the_cores() -> None:
     """Let llama.cpp's OpenMP threads give a core up soon when they wait for each other.
 
     By default they spin for seconds' worth of instructions: with one other busy process on two cores
-    decoding fell to a twentieth. 4000 rounds (about 0.1 ms) cost nothing on an idle machine and keep
-    most of the speed on a busy one. OpenMP reads this once, so only before anything has loaded it.
+    decoding fell to a twentieth. 4000 rounds (about 0.1 ms) cost nothing on an idle machine and
+    leave nearly half of the speed beside one busy process. OpenMP reads this once, so only before anything has loaded it.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "4000"
