@@ -64,7 +64,8 @@ def _share_the_cores() -> None:
 
     By default they spin for seconds' worth of instructions: with one other busy process on two cores
     decoding fell to a twentieth. 4000 rounds (about 0.1 ms) cost nothing on an idle machine and
-    leave nearly half of the speed beside one busy process. OpenMP reads this once, so only before anything has loaded it.
+    leave nearly half of the speed beside one busy process. OpenMP reads this once, so only before
+    anything has loaded it.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "4000"
