@@ -49,6 +49,9 @@ class BlockType:
     """whether blocks have a minimum"""
     unpack: Callable[[Bytes], Blocks]
     """uint8 [rows, ggml blocks, bytes per ggml block] → Blocks"""
+    codes: Callable[[Bytes], Bytes] | None = None
+    """likewise → uint8 [rows, ggml blocks, …]: the quants unsigned, as they are before an offset is
+    subtracted or a table looked up; for the types that tiles are made of"""
 
 
 def _half(data: Bytes) -> Floats:
@@ -56,31 +59,51 @@ def _half(data: Bytes) -> Floats:
     return np.ascontiguousarray(data).view("<f2")[..., 0].astype(np.float32)
 
 
-def _nibbles(data: Bytes) -> NDArray[np.int8]:
+def _nibbles(data: Bytes) -> Bytes:
     """[..., 16] bytes → [..., 32]: the low nibbles, then the high ones."""
-    return np.concatenate([data & 15, data >> 4], axis=-1).view(np.int8)
+    return np.concatenate([data & 15, data >> 4], axis=-1)
 
 
-def _fifth_bits(data: Bytes) -> NDArray[np.int8]:
-    """[..., 4] bytes → [..., 32]: each of the 32 bits as 0 or 16."""
-    bits = np.unpackbits(data, axis=-1, bitorder="little")
-    return (bits << 4).view(np.int8)
+def _five_bits(data: Bytes) -> Bytes:
+    """[..., 4 + 16] bytes → [..., 32]: the bits worth 16 come first, then the nibbles."""
+    fifth = np.unpackbits(data[..., :4], axis=-1, bitorder="little")
+    return _nibbles(data[..., 4:]) | (fifth << 4)
+
+
+def _q4_0_codes(b: Bytes) -> Bytes:
+    return _nibbles(b[..., 2:])
 
 
 def _q4_0(b: Bytes) -> Blocks:
-    return Blocks(_nibbles(b[..., 2:]) - np.int8(8), _half(b[..., :2]))
+    return Blocks(_q4_0_codes(b).view(np.int8) - np.int8(8), _half(b[..., :2]))
+
+
+def _q4_1_codes(b: Bytes) -> Bytes:
+    return _nibbles(b[..., 4:])
 
 
 def _q4_1(b: Bytes) -> Blocks:
-    return Blocks(_nibbles(b[..., 4:]), _half(b[..., :2]), _half(b[..., 2:4]))
+    return Blocks(_q4_1_codes(b).view(np.int8), _half(b[..., :2]), _half(b[..., 2:4]))
+
+
+def _q5_0_codes(b: Bytes) -> Bytes:
+    return _five_bits(b[..., 2:])
 
 
 def _q5_0(b: Bytes) -> Blocks:
-    return Blocks((_nibbles(b[..., 6:]) | _fifth_bits(b[..., 2:6])) - np.int8(16), _half(b[..., :2]))
+    return Blocks(_q5_0_codes(b).view(np.int8) - np.int8(16), _half(b[..., :2]))
+
+
+def _q5_1_codes(b: Bytes) -> Bytes:
+    return _five_bits(b[..., 4:])
 
 
 def _q5_1(b: Bytes) -> Blocks:
-    return Blocks(_nibbles(b[..., 8:]) | _fifth_bits(b[..., 4:8]), _half(b[..., :2]), _half(b[..., 2:4]))
+    return Blocks(_q5_1_codes(b).view(np.int8), _half(b[..., :2]), _half(b[..., 2:4]))
+
+
+def _q8_0_codes(b: Bytes) -> Bytes:
+    return b[..., 2:] ^ np.uint8(128)
 
 
 def _q8_0(b: Bytes) -> Blocks:
@@ -92,7 +115,7 @@ _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69
 
 
 def _iq4_nl(b: Bytes) -> Blocks:
-    return Blocks(_IQ4[_nibbles(b[..., 2:])], _half(b[..., :2]))
+    return Blocks(_IQ4[_q4_0_codes(b)], _half(b[..., :2]))
 
 
 def _iq4_xs(b: Bytes) -> Blocks:
@@ -119,31 +142,42 @@ def _flat(quants: NDArray[np.int8], scale: Floats, minimum: Floats | None = None
     return Blocks(quants.reshape(rows, -1, size), scale.reshape(rows, -1), minimum)
 
 
-def _q4_k(b: Bytes) -> Blocks:
+def _q4_k_codes(b: Bytes) -> Bytes:
     rows, n = b.shape[:2]
+    pairs = b[..., 16:].reshape(rows, n, 4, 32)
+    return np.stack([pairs & 15, pairs >> 4], axis=3).reshape(rows, n, 8, 32)
+
+
+def _q4_k(b: Bytes) -> Blocks:
     scales, minimums = _six_bit_scales(b[..., 4:16])
     d, dmin = _half(b[..., 0:2])[..., None], _half(b[..., 2:4])[..., None]
-    pairs = b[..., 16:].reshape(rows, n, 4, 32)
-    quants = np.stack([pairs & 15, pairs >> 4], axis=3).view(np.int8)
-    return _flat(quants.reshape(rows, n, 8, 32), d * scales, -(dmin * minimums))
+    return _flat(_q4_k_codes(b).view(np.int8), d * scales, -(dmin * minimums))
+
+
+def _q5_k_codes(b: Bytes) -> Bytes:
+    rows, n = b.shape[:2]
+    fifth = (b[..., 16:48][..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
+    low = b[..., 48:].reshape(rows, n, 4, 32)
+    return np.stack([low & 15, low >> 4], axis=3).reshape(rows, n, 8, 32) | (fifth << 4)
 
 
 def _q5_k(b: Bytes) -> Blocks:
-    rows, n = b.shape[:2]
     scales, minimums = _six_bit_scales(b[..., 4:16])
     d, dmin = _half(b[..., 0:2])[..., None], _half(b[..., 2:4])[..., None]
-    fifth = (b[..., 16:48][..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
-    low = b[..., 48:].reshape(rows, n, 4, 32)
-    quants = np.stack([low & 15, low >> 4], axis=3).reshape(rows, n, 8, 32)
-    return _flat((quants | (fifth << 4)).view(np.int8), d * scales, -(dmin * minimums))
+    return _flat(_q5_k_codes(b).view(np.int8), d * scales, -(dmin * minimums))
 
 
-def _q6_k(b: Bytes) -> Blocks:
+def _q6_k_codes(b: Bytes) -> Bytes:
     rows, n = b.shape[:2]
     low = b[..., :128].reshape(rows, n, 2, 1, 64)
     low = np.concatenate([low & 15, low >> 4], axis=3).reshape(rows, n, 2, 4, 32)
     high = (b[..., 128:192].reshape(rows, n, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3
-    quants = (low | (high << 4)).view(np.int8) - np.int8(32)
+    return low | (high << 4)
+
+
+def _q6_k(b: Bytes) -> Blocks:
+    rows, n = b.shape[:2]
+    quants = _q6_k_codes(b).view(np.int8) - np.int8(32)
     scales = np.ascontiguousarray(b[..., 192:208]).view(np.int8).astype(np.float32)
     return _flat(quants.reshape(rows, n, 16, 16), _half(b[..., 208:210])[..., None] * scales)
 
@@ -171,17 +205,17 @@ def _q3_k(b: Bytes) -> Blocks:
 
 
 BLOCK_TYPES = {
-    "Q4_0": BlockType(32, -8, 7, False, _q4_0),
-    "Q4_1": BlockType(32, 0, 15, True, _q4_1),
-    "Q5_0": BlockType(32, -16, 15, False, _q5_0),
-    "Q5_1": BlockType(32, 0, 31, True, _q5_1),
-    "Q8_0": BlockType(32, -128, 127, False, _q8_0),
+    "Q4_0": BlockType(32, -8, 7, False, _q4_0, _q4_0_codes),
+    "Q4_1": BlockType(32, 0, 15, True, _q4_1, _q4_1_codes),
+    "Q5_0": BlockType(32, -16, 15, False, _q5_0, _q5_0_codes),
+    "Q5_1": BlockType(32, 0, 31, True, _q5_1, _q5_1_codes),
+    "Q8_0": BlockType(32, -128, 127, False, _q8_0, _q8_0_codes),
     "Q2_K": BlockType(16, 0, 3, True, _q2_k),
     "Q3_K": BlockType(16, -4, 3, False, _q3_k),
-    "Q4_K": BlockType(32, 0, 15, True, _q4_k),
-    "Q5_K": BlockType(32, 0, 31, True, _q5_k),
-    "Q6_K": BlockType(16, -32, 31, False, _q6_k),
-    "IQ4_NL": BlockType(32, -127, 113, False, _iq4_nl),
+    "Q4_K": BlockType(32, 0, 15, True, _q4_k, _q4_k_codes),
+    "Q5_K": BlockType(32, 0, 31, True, _q5_k, _q5_k_codes),
+    "Q6_K": BlockType(16, -32, 31, False, _q6_k, _q6_k_codes),
+    "IQ4_NL": BlockType(32, -127, 113, False, _iq4_nl, _q4_0_codes),
     "IQ4_XS": BlockType(32, -127, 113, False, _iq4_xs),
 }
 """Quantized ggml types that can be converted."""
