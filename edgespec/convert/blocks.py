@@ -67,7 +67,8 @@ def _nibbles(data: Bytes) -> Bytes:
 def _five_bits(data: Bytes) -> Bytes:
     """[..., 4 + 16] bytes → [..., 32]: the bits worth 16 come first, then the nibbles."""
     fifth = np.unpackbits(data[..., :4], axis=-1, bitorder="little")
-    return _nibbles(data[..., 4:]) | (fifth << 4)
+    codes: Bytes = _nibbles(data[..., 4:]) | (fifth << np.uint8(4))
+    return codes
 
 
 def _q4_0_codes(b: Bytes) -> Bytes:
@@ -103,7 +104,8 @@ def _q5_1(b: Bytes) -> Blocks:
 
 
 def _q8_0_codes(b: Bytes) -> Bytes:
-    return b[..., 2:] ^ np.uint8(128)
+    codes: Bytes = b[..., 2:] ^ np.uint8(128)
+    return codes
 
 
 def _q8_0(b: Bytes) -> Blocks:
@@ -145,7 +147,8 @@ def _flat(quants: NDArray[np.int8], scale: Floats, minimum: Floats | None = None
 def _q4_k_codes(b: Bytes) -> Bytes:
     rows, n = b.shape[:2]
     pairs = b[..., 16:].reshape(rows, n, 4, 32)
-    return np.stack([pairs & 15, pairs >> 4], axis=3).reshape(rows, n, 8, 32)
+    codes: Bytes = np.stack([pairs & 15, pairs >> 4], axis=3).reshape(rows, n, 8, 32)
+    return codes
 
 
 def _q4_k(b: Bytes) -> Blocks:
@@ -158,7 +161,8 @@ def _q5_k_codes(b: Bytes) -> Bytes:
     rows, n = b.shape[:2]
     fifth = (b[..., 16:48][..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
     low = b[..., 48:].reshape(rows, n, 4, 32)
-    return np.stack([low & 15, low >> 4], axis=3).reshape(rows, n, 8, 32) | (fifth << 4)
+    codes: Bytes = np.stack([low & 15, low >> 4], axis=3).reshape(rows, n, 8, 32) | (fifth << 4)
+    return codes
 
 
 def _q5_k(b: Bytes) -> Blocks:
@@ -172,7 +176,8 @@ def _q6_k_codes(b: Bytes) -> Bytes:
     low = b[..., :128].reshape(rows, n, 2, 1, 64)
     low = np.concatenate([low & 15, low >> 4], axis=3).reshape(rows, n, 2, 4, 32)
     high = (b[..., 128:192].reshape(rows, n, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3
-    return low | (high << 4)
+    codes: Bytes = low | (high << np.uint8(4))
+    return codes
 
 
 def _q6_k(b: Bytes) -> Blocks:

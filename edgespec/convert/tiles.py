@@ -81,7 +81,7 @@ TILES = {
 
 
 def tiles_for(type_: str, inputs: int) -> Tiles | None:
-    """How a matrix of a ggml type with rows of so many weights is tiled; None if our kernels do not take it."""
+    """How a matrix with rows of so many weights is tiled; None if our kernels do not take it."""
     tiles = TILES.get(type_)
     return tiles if tiles is not None and inputs % tiles.inputs == 0 else None
 
@@ -146,16 +146,16 @@ def _quants(codes: Bytes, tiles: Tiles) -> list[Bytes]:
     t, _, groups, inputs = codes.shape
     # Four inputs of a row stay together, so they are moved as one number.
     fours = np.ascontiguousarray(codes).view(np.uint32).reshape(t, ROWS, groups, inputs // 4)
-    v = np.ascontiguousarray(fours.transpose(0, 2, 3, 1)).view(np.uint8).reshape(-1, 8, 64)
+    v: Bytes = np.ascontiguousarray(fours.transpose(0, 2, 3, 1)).view(np.uint8).reshape(-1, 8, 64)
     if tiles.bits == 8:
         return [v.reshape(t, groups, -1)]
-    low = v[:, 0::2] & 15 | v[:, 1::2] << 4
-    parts = [low]
+    parts: list[Bytes] = [v[:, 0::2] & np.uint8(15) | v[:, 1::2] << np.uint8(4)]
     if tiles.bits == 5:
-        parts.append(np.packbits(v >> 4, axis=1, bitorder="little"))
+        parts.append(np.packbits(v >> np.uint8(4), axis=1, bitorder="little"))
     if tiles.bits == 6:
-        high = (v >> 4).reshape(-1, 2, 4, 64)
-        parts.append(high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6)
+        high = (v >> np.uint8(4)).reshape(-1, 2, 4, 64)
+        first, second, third, fourth = (high[:, :, j] << np.uint8(2 * j) for j in range(4))
+        parts.append(first | second | third | fourth)
     return [part.reshape(t, groups, -1) for part in parts]
 
 
