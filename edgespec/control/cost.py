@@ -1,0 +1,122 @@
+"""The cost of a forward pass: T(n, L) of a target, D(L) of a draft model, in seconds.
+
+A curve over n, the tokens fed, on a context of L. It starts from measured points (or from a roofline,
+Williams et al. 2009, where nothing was measured), and every real pass corrects it in two ways:
+
+- a *scale* that all n share follows drift and throttling: the median of the last few deviations, so
+  that single outliers do not move it, and a lasting change does after a handful of passes;
+- a *shape* per n, which moves slowly: steps and cliffs are kept as they are, and nothing is assumed
+  to be smooth or monotonic where it was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+
+WINDOW = 7
+"""passes whose median deviation is the scale: up to three outliers leave no trace, a lasting change shows
+after four passes"""
+SHAPE_MEMORY = 20
+"""passes of one size over which its own deviation from the scale is averaged"""
+TRUSTED = 2
+"""observations of a size that weigh as much as the interpolation between its neighbours"""
+SURPRISE = 0.25
+"""a single pass counts as at most this far (in log) from what its size should have cost"""
+LONGEST = 64
+"""sizes above are extrapolated, not learned: they occur in catching up, not in verifying"""
+
+
+class CostCurve:
+    """What a pass of n tokens behind L costs one model here, learned from the passes themselves."""
+
+    def __init__(self, points: Mapping[int, float], per_context: float = 0.0) -> None:
+        """points: measured seconds by n, at least one; other sizes are interpolated, and extrapolated
+        along the last segment (no cheaper than flat). per_context: relative cost of each token of
+        context, the bytes of its keys and values ÷ the bytes of the weights."""
+        self.points = dict(points)
+        self._base = [0.0, *(_interpolated(points, n) for n in range(1, LONGEST + 1))]
+        self._slope = (self._base[LONGEST] - self._base[LONGEST // 2]) / (LONGEST - LONGEST // 2)
+        self._per_context = per_context
+        self._shape = [0.0] * (LONGEST + 1)
+        self._seen = [0] * (LONGEST + 1)
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._log_scale = 0.0
+        self.noise = 0.05
+        """typical relative deviation of a pass from the curve"""
+
+    @property
+    def scale(self) -> float:
+        """By how much everything is now slower than in the points it started from."""
+        return math.exp(self._log_scale)
+
+    def seconds(self, n: int, length: int = 0) -> float:
+        """What n tokens behind `length` are expected to cost now."""
+        return self._at_scale_one(n, length) * math.exp(self._log_scale)
+
+    def table(self, longest: int, length: int = 0) -> list[float]:
+        """`seconds` for every n up to `longest`; entry 0 is 0."""
+        factor = math.exp(self._log_scale) * (1.0 + self._per_context * length)
+        return [self._shaped(n) * factor for n in range(longest + 1)]
+
+    def observe(self, n: int, length: int, seconds: float) -> None:
+        """Learn from a pass."""
+        if n < 1 or seconds <= 0.0:
+            return
+        deviation = math.log(seconds / self._at_scale_one(n, length))
+        self._recent.append(deviation)
+        # The points count as one more pass at the old scale: the first outlier alone moves nothing.
+        known = self._recent if len(self._recent) > 2 else (*self._recent, 0.0, 0.0)
+        self._log_scale = median(known)
+        surprise = max(-SURPRISE, min(SURPRISE, deviation - self._log_scale))
+        self.noise += 0.05 * (abs(surprise) - self.noise)
+        if n <= LONGEST:
+            self._seen[n] += 1
+            self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
+
+    def learned(self) -> dict[int, float]:
+        """The points as known now, to start from next time: those measured at load, those seen since."""
+        sizes = {n for n in range(1, LONGEST + 1) if self._seen[n] > TRUSTED} | set(self.points)
+        return {n: self.seconds(n) for n in sorted(sizes)}
+
+    def _at_scale_one(self, n: int, length: int) -> float:
+        return self._shaped(n) * (1.0 + self._per_context * length)
+
+    def _shaped(self, n: int) -> float:
+        if n > LONGEST:
+            return self._base[LONGEST] + self._slope * (n - LONGEST)
+        return self._base[n] * math.exp(self._shape[n])
+
+
+def _interpolated(points: Mapping[int, float], n: int) -> float:
+    known = sorted(points)
+    if n <= known[0]:
+        return points[known[0]]
+    if n >= known[-1]:
+        if len(known) == 1:
+            return points[known[0]]
+        low, high = known[-2], known[-1]
+        slope = (points[high] - points[low]) / (high - low)
+        return points[high] + max(slope, 0.0) * (n - high)
+    low = max(k for k in known if k <= n)
+    if low == n:
+        return points[n]
+    high = min(k for k in known if k > n)
+    return points[low] + (points[high] - points[low]) * (n - low) / (high - low)
+
+
+def roofline(
+    bytes_read: float, bandwidth: float, operations: float = 0.0, peak: float = math.inf
+) -> dict[int, float]:
+    """Points for a model nobody has measured: a pass reads all weights once and computes n tokens,
+    whichever takes longer. bytes_read per pass, bandwidth in bytes/s, operations per token, peak in
+    operations/s."""
+    memory = bytes_read / bandwidth
+    return {n: max(memory, n * operations / peak) for n in (1, 2, 4, 8, 16, 32)}
+
+
+def effective_bandwidth(bytes_read: float, curve: CostCurve) -> float:
+    """Bytes per second at which plain decoding reads the weights."""
+    return bytes_read / curve.seconds(1)

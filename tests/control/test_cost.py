@@ -1,0 +1,81 @@
+"""The cost curve: what it keeps of the points, and how fast it follows what passes really cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgespec.control.cost import CostCurve, effective_bandwidth, roofline
+
+Q4_0 = {1: 0.026, 2: 0.045, 3: 0.060, 4: 0.049, 6: 0.080, 8: 0.084}
+
+
+def test_measured_sizes_keep_their_steps_and_cliffs() -> None:
+    curve = CostCurve(Q4_0)
+    assert [curve.seconds(n) for n in Q4_0] == pytest.approx(list(Q4_0.values()))
+    assert curve.seconds(4) < curve.seconds(3)
+    assert curve.seconds(5) == pytest.approx((0.049 + 0.080) / 2)
+    assert curve.table(8) == pytest.approx([0.0, *(curve.seconds(n) for n in range(1, 9))])
+
+
+def test_sizes_beyond_the_points_follow_the_last_slope_but_never_fall() -> None:
+    assert CostCurve({1: 1.0, 4: 4.0}).seconds(10) == pytest.approx(10.0)
+    assert CostCurve({1: 1.0, 4: 4.0}).seconds(1000) == pytest.approx(1000.0)
+    assert CostCurve({1: 2.0, 4: 1.0}).seconds(10) == pytest.approx(1.0)
+    assert CostCurve({1: 2.0}).seconds(10) == pytest.approx(2.0)
+
+
+def test_three_outliers_in_a_row_leave_no_trace() -> None:
+    curve = CostCurve(Q4_0)
+    for _ in range(10):
+        curve.observe(1, 0, 0.026)
+    before = curve.seconds(1)
+    for _ in range(3):
+        curve.observe(1, 0, 0.26)
+    assert curve.seconds(2) == pytest.approx(0.045)
+    assert curve.seconds(1) < before * 1.06
+
+
+def test_throttling_by_half_is_followed_within_four_passes_at_every_size() -> None:
+    curve = CostCurve(Q4_0)
+    for _ in range(20):
+        curve.observe(4, 0, 0.049)
+    for _ in range(4):
+        curve.observe(4, 0, 0.098)
+    assert curve.scale == pytest.approx(2.0, rel=0.05)
+    assert curve.seconds(1) == pytest.approx(0.052, rel=0.05)
+
+
+def test_a_cliff_between_the_measured_sizes_is_learned_where_it_is() -> None:
+    curve = CostCurve(Q4_0)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        for n, seconds in {1: 0.026, 4: 0.049, 5: 0.095, 8: 0.084}.items():
+            curve.observe(n, 0, seconds * float(rng.lognormal(0.0, 0.03)))
+    assert curve.seconds(5) == pytest.approx(0.095, rel=0.08)
+    assert curve.seconds(4) == pytest.approx(0.049, rel=0.08)
+    assert curve.seconds(1) == pytest.approx(0.026, rel=0.08)
+
+
+def test_context_costs_what_its_keys_and_values_add() -> None:
+    curve = CostCurve({1: 1.0}, per_context=1e-3)
+    assert curve.seconds(1, 1000) == pytest.approx(2.0)
+    for length in range(0, 2000, 50):
+        curve.observe(1, length, 1.0 + length * 1e-3)
+    assert curve.seconds(1, 0) == pytest.approx(1.0)
+
+
+def test_what_was_learned_can_be_started_from() -> None:
+    curve = CostCurve(Q4_0)
+    for _ in range(30):
+        curve.observe(5, 0, 0.050)
+    again = CostCurve(curve.learned())
+    assert again.seconds(5) == pytest.approx(curve.seconds(5))
+    assert again.seconds(8) == pytest.approx(curve.seconds(8))
+
+
+def test_a_roofline_is_flat_until_arithmetic_takes_longer_than_memory() -> None:
+    curve = CostCurve(roofline(1e9, 40e9, operations=3e9, peak=500e9))
+    assert curve.seconds(1) == curve.seconds(4) == 0.025
+    assert curve.seconds(16) == pytest.approx(0.096)
+    assert effective_bandwidth(1e9, curve) == pytest.approx(40e9)
