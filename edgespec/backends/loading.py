@@ -109,8 +109,10 @@ def _check_onnx(settings: Settings) -> None:
         raise UsageError("LoRA adapters need llama.cpp; leave --lora out, or use --backend llama.cpp")
     if settings.gpu_layers:
         raise UsageError("--gpu-layers is llama.cpp's; ONNX Runtime takes --provider")
-    if settings.kv_type not in (None, "f32"):
-        raise UsageError(f"ONNX models keep their cache in f32; {settings.kv_type} needs --backend llama.cpp")
+    if settings.kv_type is not None:
+        from edgespec.backends.onnx_buffers import kv_type
+
+        kv_type(settings.kv_type)
     if not settings.repack or not settings.mmap:
         raise UsageError("--no-repack and --no-mmap are llama.cpp's; leave them out with ONNX models")
 
@@ -120,7 +122,11 @@ def _onnx(file: ModelFile, settings: Settings) -> Backend:
 
     _check_onnx(settings)
     options = OnnxOptions(
-        n_ctx=settings.n_ctx, threads=settings.threads, provider=settings.provider, strict=settings.strict
+        n_ctx=settings.n_ctx,
+        threads=settings.threads,
+        provider=settings.provider,
+        strict=settings.strict,
+        kv_type=settings.kv_type,
     )
     return Onnx(_onnx_path(file), options, name=file.title)
 

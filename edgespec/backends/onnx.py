@@ -42,6 +42,8 @@ class OnnxOptions:
     """None: the CPU; `auto`: the first accelerator that runs the model; or a name, see onnx_session"""
     strict: bool = False
     """compute single tokens in passes of two, so that a token's logits do not depend on the pass"""
+    kv_type: str | None = None
+    """of the cache: f32 or f16; None: f32, or what a model made by others was exported with"""
     tree: bool = False
     """take trees of tokens too"""
     max_batch: int = 512
@@ -305,12 +307,12 @@ class Onnx:
 
 def _load(path: Path, options: OnnxOptions, threads: int) -> Model:
     if is_converted(path):
-        return ConvertedModel(path, threads, options.provider, options.tree)
+        return ConvertedModel(path, threads, options.provider, options.tree, options.kv_type)
     if not path.exists() or not is_onnx(path):
         raise ModelError(f"{path} is neither an ONNX model nor a folder with one")
     if options.tree:
         raise UsageError(f"{path.name} takes chains only; trees need a model made by edgespec convert")
-    return StandardModel(path, threads, options.provider)
+    return StandardModel(path, threads, options.provider, options.kv_type)
 
 
 def _read(file: BinaryIO, dtype: str, shape: SequenceOf[int]) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Logits, Tokenizer
+from edgespec.backends.onnx_adapted import adapted
+from edgespec.backends.onnx_buffers import FixedCache, bind, kv_type
 from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
 from edgespec.backends.onnx_session import open_session
-from edgespec.backends.onnx_window import adapted
+from edgespec.backends.onnx_window import BIAS
 from edgespec.backends.vocabulary_model import VocabularyModel
 from edgespec.convert.folder import MODEL, TREE, VERSION, VOCABULARY, read_report
 from edgespec.errors import ModelError, UsageError
@@ -31,8 +34,9 @@ others does not cross that length."""
 class ConvertedModel:
     """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer."""
 
-    def __init__(self, folder: Path, threads: int, provider: str | None, tree: bool) -> None:
-        """Raises as `open_session` does. `tree`: load the graph that takes trees."""
+    def __init__(self, folder: Path, threads: int, provider: str | None, tree: bool, kv: str | None) -> None:
+        """Raises as `open_session` and `kv_type` do. `tree`: load the graph that takes trees."""
+        self._kv_type = kv_type(kv or "f32")
         self.tree = tree
         self._binding: Any = None
         self.vocabulary = VocabularyModel(folder / VOCABULARY)
@@ -40,7 +44,8 @@ class ConvertedModel:
         self.chat_template = self.vocabulary.chat_template
         try:
             file = folder / (TREE if tree else MODEL)
-            self.session, self.provider = open_session(file, threads, provider, self._start, adapted)
+            adapt = partial(adapted, half=self._kv_type is np.float16)
+            self.session, self.provider = open_session(file, threads, provider, self._start, adapt)
         except BaseException:
             self.close()
             raise
@@ -55,6 +60,11 @@ class ConvertedModel:
             if about["version"] != VERSION:
                 raise ModelError("the model was converted by another version; convert it again")
             self.shape = Shape(about["name"], about["layers"], about["context"], about["vocabulary"])
+            self._windows = {
+                i.name: int(i.name.removeprefix(f"{BIAS}."))
+                for i in session.get_inputs()
+                if i.name.startswith(f"{BIAS}.")
+            }
             self._kv_shape = (1, about["kv_heads"], about["head"])
         except (KeyError, ValueError, TypeError) as error:
             raise ModelError(
@@ -81,12 +91,14 @@ class ConvertedModel:
             if output.name.startswith("hidden.")
         }
 
-    def cache(self) -> _Cache:
-        heads, head = self._kv_shape[1:]
+    def cache(self) -> FixedCache:
+        _, heads, head = self._kv_shape
         shape = (1, heads, self._limits.n_ctx + 1, head)  # one more for a row that only fills up a pass
-        cache = _Cache(self.session.io_binding(), self.shape.layers, shape)
-        _bind(cache.binding.bind_input, "seqlens_k", self._last, (1,))
-        _bind(cache.binding.bind_input, "total_sequence_length", self._total, ())
+        parts = [f"{i}.{part}" for i in range(self.shape.layers) for part in ("key", "value")]
+        buffers: dict[str, Array] = {f"past_key_values.{p}": np.zeros(shape, self._kv_type) for p in parts}
+        cache = FixedCache(self.session.io_binding(), buffers, [f"present.{p}" for p in parts])
+        bind(cache.binding.bind_input, "seqlens_k", self._last)
+        bind(cache.binding.bind_input, "total_sequence_length", self._total)
         return cache
 
     def run(
@@ -98,7 +110,7 @@ class ConvertedModel:
         rows: SequenceOf[int],
         at: int,
     ) -> Logits:
-        assert isinstance(cache, _Cache)
+        assert isinstance(cache, FixedCache)
         if self._limits.pad and parents is None and self._kv_shape[2] > WIDE_HEAD:
             cut = SHORT_TEXT - length
             if 0 < cut < len(tokens):
@@ -110,7 +122,7 @@ class ConvertedModel:
 
     def _pass(
         self,
-        cache: _Cache,
+        cache: FixedCache,
         length: int,
         tokens: SequenceOf[int],
         parents: SequenceOf[int] | None,
@@ -125,15 +137,17 @@ class ConvertedModel:
         if self._limits.pad and r == 1:
             r, self._rows[1] = 2, self._rows[0]
         self._last[0], self._total[...] = length + n - 1, length + n
-        _bind(binding.bind_input, "input_ids", self._ids, (1, n))
-        _bind(binding.bind_input, "rows", self._rows, (r,))
+        bind(binding.bind_input, "input_ids", self._ids, (1, n))
+        bind(binding.bind_input, "rows", self._rows, (r,))
         if self.tree:
             bias = self._see(length, n, parents)
-            _bind(binding.bind_input, "position_ids", self._positions, (1, n))
-            _bind(binding.bind_input, "attention_bias", bias, (1, 1, n, length + n))
-        _bind(binding.bind_output, "logits", self._logits[at:], (1, r, self.shape.vocabulary))
+            bind(binding.bind_input, "position_ids", self._positions, (1, n))
+            biases = {BIAS: bias, **{name: self._near(bias, size) for name, size in self._windows.items()}}
+            for name, seen in biases.items():
+                bind(binding.bind_input, name, seen, (1, 1, n, length + n))
+        bind(binding.bind_output, "logits", self._logits[at:], (1, r, self.shape.vocabulary))
         for name, buffer in self.hidden.items():
-            _bind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
+            bind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
         self.session.run_with_iobinding(binding)
         return self._logits
 
@@ -141,7 +155,7 @@ class ConvertedModel:
         """Positions of the tokens, and what each may see: the sequence, its ancestors and itself."""
         if parents is None:
             self._positions[:n] = np.arange(length, length + n)
-            return self._no_bias
+            return self._no_bias[: n * (length + n)].reshape(n, length + n)
         if length == 0:
             raise UsageError("a tree needs at least one token before it; feed the prompt first")
         bias = np.zeros((n, length + n), np.float32)
@@ -154,41 +168,14 @@ class ConvertedModel:
             bias[i, length + i] = 0
         return bias
 
+    def _near(self, bias: NDArray[np.float32], window: int) -> NDArray[np.float32]:
+        """A bias that also hides what lies more than a window before a token."""
+        n, total = bias.shape
+        positions = self._positions[:n]
+        columns = np.concatenate([np.arange(total - n), positions])
+        near: NDArray[np.float32] = np.where(columns > positions[:, None] - window, bias, HIDE)
+        return near
+
     def close(self) -> None:
         self.vocabulary.close()
         self.session = None
-
-
-class _Cache:
-    """`Cache` in buffers that the graph reads and writes."""
-
-    def __init__(self, binding: Any, layers: int, shape: tuple[int, ...]) -> None:
-        self.binding = binding
-        self._buffers: dict[str, NDArray[np.float32]] = {}
-        for i in range(layers):
-            for part in ("key", "value"):
-                buffer = np.zeros(shape, np.float32)  # pages are committed when first written
-                self._buffers[f"{i}.{part}"] = buffer
-                _bind(binding.bind_input, f"past_key_values.{i}.{part}", buffer, shape)
-                _bind(binding.bind_output, f"present.{i}.{part}", buffer, shape)
-
-    def arrays(self, length: int) -> Mapping[str, Array]:
-        return {name: buffer[:, :, :length] for name, buffer in self._buffers.items()}
-
-    def fill(self, arrays: Mapping[str, Array]) -> None:
-        for name, buffer in self._buffers.items():
-            saved = arrays[name]
-            length = saved.shape[2]
-            if saved.dtype != buffer.dtype or saved.shape != buffer[:, :, :length].shape:
-                raise ValueError(f"{name} is {saved.dtype} {saved.shape}")
-            buffer[:, :, :length] = saved
-
-    def move(self, start: int, indices: SequenceOf[int]) -> None:
-        source = start + np.asarray(indices, np.int64)
-        for buffer in self._buffers.values():
-            buffer[:, :, start : start + len(source)] = buffer[:, :, source]
-
-
-def _bind(bind: Any, name: str, buffer: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Bind an input or output to the memory of an array, which must stay alive."""
-    bind(name, "cpu", 0, buffer.dtype, shape, buffer.ctypes.data)

@@ -4,8 +4,8 @@
   `.value`; merged decoders also take `use_cache_branch`.
 - onnxruntime-genai: the same, the names in genai_config.json.
 
-The cache is an input and grows as an output; logits come for every position, so passes are cut into
-pieces whose logits fit into LOGITS_BYTES.
+Where attention is ONNX Runtime's own, the cache is written in place; otherwise it is an input and grows as
+an output. Logits come for every position, so passes are cut into pieces whose logits fit into LOGITS_BYTES.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Logits, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.hf_tokenizer import HFTokenizer
+from edgespec.backends.onnx_buffers import KV_TYPES, FixedCache, bind, kv_type, writes_in_place
 from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
-from edgespec.backends.onnx_session import open_session
+from edgespec.backends.onnx_session import PROVIDERS, open_session
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.onnx_folder import GENAI, home_of, model_in, read_json, trained_context
 
@@ -60,15 +61,17 @@ class StandardModel:
 
     tree = False
 
-    def __init__(self, path: Path, threads: int, provider: str | None) -> None:
-        """Raises as `open_session` does, and ModelError for graphs that are no text decoders with a cache."""
+    def __init__(self, path: Path, threads: int, provider: str | None, kv: str | None) -> None:
+        """Raises as `open_session` and `kv_type` do, and ModelError for graphs that are no text decoders
+        with a cache. `kv`: what type the cache must have."""
+        self._kv = kv
         file = path if path.is_file() else model_in(path)
         if file is None:
             raise ModelError(f"{path} has no ONNX model, or several; name the file")
         home = home_of(path)
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self.names = _names(home)
-        self._home = home
+        self._file, self._home = file, home
         self._limits = Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False)
         self._title = path.stem if path.is_file() else path.name
         self.session, self.provider = open_session(file, threads, provider, self._start)
@@ -93,11 +96,15 @@ class StandardModel:
             raise ModelError(f"{self._title} lacks {missing[0]} in its graph")
         self._dtype = self._float_type()
         self._empty = self._empty_cache()
-        cache = _Cache(dict(zip(self._past, self._empty, strict=True)))
-        logits = self._step(cache, 0, np.zeros(1, np.int64))
+        self._in_place = False
+        logits = self._step(self._growing(), 0, np.zeros(1, np.int64))
         self.shape = Shape(
             self._title, layers, trained_context(self._home) or _DEFAULT_CONTEXT, logits.shape[-1]
         )
+        on_cpu = session.get_providers()[0] == PROVIDERS["cpu"]
+        self._in_place = on_cpu and writes_in_place(self._file, self._past, self._present)
+        self.prepare(self._limits)
+        self.run(self.cache(), 0, [0, 0], None, [0, 1], 0)
 
     def _check(self, outputs: SequenceOf[str]) -> None:
         """Say what a graph is that is no text decoder with a cache."""
@@ -124,7 +131,13 @@ class StandardModel:
         kind = self._inputs[self._past[0]].type
         if kind not in _TYPES:
             raise ModelError(f"{self._title} keeps its cache as {kind}; edgespec takes float and float16")
-        return _TYPES[kind]
+        found = _TYPES[kind]
+        if self._kv is not None and kv_type(self._kv) is not found:
+            other = next(name for name, type_ in KV_TYPES.items() if type_ is found)
+            raise UsageError(
+                f"{self._title} was exported with a cache of {other}, not {self._kv}; leave --kv-type out"
+            )
+        return found
 
     def _empty_cache(self) -> list[Array]:
         config = read_json(self._home / "config.json") if (self._home / "config.json").is_file() else {}
@@ -144,9 +157,23 @@ class StandardModel:
         self._limits = limits
         self._logits: Logits = np.empty((limits.max_rows + 1, self.shape.vocabulary), np.float32)
         self._piece = max(2, LOGITS_BYTES // (4 * self.shape.vocabulary))
+        kind = next(o.type for o in self.session.get_outputs() if o.name == self.names.logits)
+        rows = min(self._piece, max(2, limits.max_batch))
+        self._all_logits = np.empty((rows if self._in_place else 0, self.shape.vocabulary), _TYPES[kind])
 
-    def cache(self) -> _Cache:
+    def cache(self) -> Cache:
+        return self._fixed() if self._in_place else self._growing()
+
+    def _growing(self) -> _Cache:
         return _Cache(dict(zip(self._past, self._empty, strict=True)))
+
+    def _fixed(self) -> FixedCache:
+        capacity = self._limits.n_ctx + 1  # one more for a row that only fills up a pass
+        buffers: dict[str, Array] = {
+            name: np.zeros((1, empty.shape[1], capacity, empty.shape[3]), self._dtype)
+            for name, empty in zip(self._past, self._empty, strict=True)
+        }
+        return FixedCache(self.session.io_binding(), buffers, self._present)
 
     def run(
         self,
@@ -157,7 +184,6 @@ class StandardModel:
         rows: SequenceOf[int],
         at: int,
     ) -> Logits:
-        assert isinstance(cache, _Cache)
         if parents is not None:
             raise UsageError(f"{self._title} takes chains only, no trees")
         ids = np.asarray(tokens, np.int64)
@@ -170,28 +196,35 @@ class StandardModel:
             here = wanted[(wanted >= start) & (wanted < start + self._piece)]
             self._logits[at : at + len(here)] = logits[here - start]
             at += len(here)
-        cache.cut(length + len(ids))
         return self._logits
 
-    def _step(self, cache: _Cache, length: int, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def _step(self, cache: Cache, length: int, ids: NDArray[np.int64]) -> NDArray[Any]:
         """One call of the session; logits [tokens, vocabulary] of all its tokens."""
-        cache.cut(length)
         names, total = self.names, length + len(ids)
-        feeds: dict[str, Array] = {names.ids: ids[None], **cache.values}
-        optional: dict[str, Array] = {
+        values: dict[str, Array] = {
+            names.ids: ids[None],
             names.mask: np.ones((1, total), np.int64),
             names.positions: np.arange(length, total)[None],
             names.branch: np.array([length > 0]),
         }
-        for name, value in optional.items():
-            if name in self._inputs:
-                feeds[name] = value.astype(_INTEGERS.get(self._inputs[name].type, value.dtype))
-        if names.ids in self._inputs:
-            feeds[names.ids] = feeds[names.ids].astype(_INTEGERS.get(self._inputs[names.ids].type, np.int64))
-        logits, *present = self.session.run([names.logits, *self._present], feeds)
+        feeds = {
+            name: value.astype(_INTEGERS.get(self._inputs[name].type, value.dtype))
+            for name, value in values.items()
+            if name in self._inputs
+        }
+        if isinstance(cache, FixedCache):
+            for name, value in feeds.items():
+                bind(cache.binding.bind_input, name, value)
+            rows = self._all_logits[: len(ids)]
+            bind(cache.binding.bind_output, names.logits, rows, (1, *rows.shape))
+            self.session.run_with_iobinding(cache.binding)
+            return rows
+        assert isinstance(cache, _Cache)
+        cache.cut(length)
+        logits, *present = self.session.run([names.logits, *self._present], feeds | cache.values)
         cache.values = dict(zip(self._past, present, strict=True))
-        rows: NDArray[Any] = logits[0]
-        return rows
+        first: NDArray[Any] = logits[0]
+        return first
 
     def close(self) -> None:
         self.session = None

@@ -1,40 +1,53 @@
 """Sliding windows: what `local_window_size` means to the installed ONNX Runtime.
 
 GroupQueryAttention once let a token see that many tokens and itself, and later that many in all. So it
-is tried on a tiny graph, and a converted model (whose windows count the token itself) adapted in memory.
+is tried on a tiny graph, and a converted model (whose windows count the token itself) adapted to it. In
+trees it cannot be used at all.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgespec.backends.onnx_session import onnxruntime, session_options
 
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto, NodeProto
+
+BIAS = "attention_bias"
+"""the input of tree graphs that says what a token sees"""
 _WINDOW, _TOKENS, _HEAD = 2, 5, 8
 
 
-def adapted(path: Path) -> bytes | None:
-    """The graph of a model file with its windows as this runtime understands them; None if it may be
-    loaded as it is."""
-    import onnx
+def fit_windows(graph: GraphProto) -> bool:
+    """Adapt the windows of a converted graph, in place; whether there was anything to do."""
+    changed = False
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name != "local_window_size" or attribute.i <= 0:
+                continue
+            if BIAS in node.input:
+                _as_bias(graph, node, attribute)
+                changed = True
+            elif (excess := _seen() - _WINDOW) != 0:
+                attribute.i -= excess
+                changed = True
+    return changed
 
-    model = onnx.load_model(str(path), load_external_data=False)
-    windows = [
-        attribute
-        for node in model.graph.node
-        if node.op_type == "GroupQueryAttention"
-        for attribute in node.attribute
-        if attribute.name == "local_window_size" and attribute.i > 0
-    ]
-    if not windows or (excess := _seen() - _WINDOW) == 0:
-        return None
-    for attribute in windows:
-        attribute.i -= excess
-    serialized: bytes = model.SerializeToString()
-    return serialized
+
+def _as_bias(graph: GraphProto, node: NodeProto, window: AttributeProto) -> None:
+    """The operator counts places in the cache, and in a tree those are not positions: siblings push what
+    is older out of the window. So a window becomes a bias like the tree's own, an input named after it."""
+    name = f"{BIAS}.{window.i}"
+    if name not in [value.name for value in graph.input]:
+        like = next(value for value in graph.input if value.name == BIAS)
+        graph.input.add().CopyFrom(like)
+        graph.input[-1].name = name
+    node.input[list(node.input).index(BIAS)] = name
+    node.attribute.remove(window)
 
 
 @cache

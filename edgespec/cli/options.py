@@ -74,8 +74,8 @@ _LOADING = (
     ),
     click.option(
         "--kv-type", type=click.Choice(["f16", "q8_0", "f32"]),
-        help="Precision of the KV cache; q8_0 halves its memory. Default: f16; f32 with ONNX, which takes "
-        "no other.",
+        help="Precision of the KV cache; q8_0 halves its memory. Default: f16; f32 with ONNX, which does not "
+        "take q8_0.",
     ),
     click.option(
         "--gpu-layers", type=click.IntRange(min=0), metavar="N",

@@ -75,6 +75,30 @@ def test_logits_are_the_tables(folder: Path, options: dict[str, bool]) -> None:
     backend.close()
 
 
+@pytest.mark.parametrize("options", [{}, {"strict": True}, {"tree": True}], ids=str)
+def test_a_cache_of_half_the_size_holds_the_same_numbers_where_they_are_short(
+    folder: Path, options: dict[str, bool]
+) -> None:
+    backend: Onnx = load(folder, max_rows=64, kv_type="f16", **options)
+    tokens = text(200)
+    for size in (64, 1, 7):
+        assert np.abs(log_p(feed(backend, tokens, size)) - table(tokens, 200)).max() < TOLERANCE
+    sequence = backend.open()
+    backend.forward([Segment(sequence, tokens[:50])])
+    cache = backend._open[sequence.id].cache
+    assert {array.dtype for array in cache.arrays(50).values()} == {np.dtype(np.float16)}
+    backend.close()
+
+
+def test_kv_types_that_are_not_to_be_had_are_refused(folder: Path) -> None:
+    for kv_type, message in (
+        ("q8_0", "need scales known in advance"),
+        ("q4", "'q4' is unknown; choose from"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load(folder, kv_type=kv_type)
+
+
 def test_a_row_is_the_same_in_every_bit_whatever_is_in_the_pass(backend: Onnx) -> None:
     assert backend.capabilities.row_invariant
     tokens = text(130)
@@ -130,6 +154,16 @@ def path_to(i: int, parents: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("kept", [[], [0], [0, 3], [1, 4, 5], [1, 4, 6]], ids=str)
 def test_a_tree_gives_each_branch_its_own_continuation(backend: Onnx, kept: list[int]) -> None:
+    check_tree(backend, kept)
+
+
+def test_trees_work_with_a_cache_of_half_the_size(folder: Path) -> None:
+    backend: Onnx = load(folder, tree=True, max_rows=64, kv_type="f16")
+    check_tree(backend, [1, 4, 6])
+    backend.close()
+
+
+def check_tree(backend: Onnx, kept: list[int]) -> None:
     sequence, prompt = backend.open(), text(12)
     tokens = text(len(TREE) + 1, seed=4)[1:]
     backend.forward([Segment(sequence, prompt, rows=0)])

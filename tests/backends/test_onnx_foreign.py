@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers")
 onnx = pytest.importorskip("onnx")
 
-from edgespec.backends.base import Segment  # noqa: E402
+from edgespec.backends.base import Segment, Sequence  # noqa: E402
 from edgespec.backends.hf_tokenizer import HFTokenizer  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
 from edgespec.errors import ModelError, UsageError  # noqa: E402
@@ -72,6 +72,53 @@ def test_the_cache_can_be_cut_saved_and_shared_by_nobody(backend: Onnx, tmp_path
         rows = backend.forward([Segment(sequence, tokens[30:], rows=20)])
         assert np.abs(log_p(rows) - table(tokens, 20)).max() < TOLERANCE
         backend.close(sequence)
+
+
+def buffers(backend: Onnx, sequence: Sequence) -> list[np.ndarray]:
+    """Keys and values of a sequence as far as they go; views where they are not copied."""
+    return [*backend._open[sequence.id].cache.arrays(len(sequence)).values()]
+
+
+def test_where_attention_is_onnx_runtimes_own_the_cache_stays_where_it_is(
+    backend: Onnx, folder: Path
+) -> None:
+    sequence, tokens = backend.open(), text(60)
+    backend.forward([Segment(sequence, tokens[:40])])
+    before = buffers(backend, sequence)
+    backend.forward([Segment(sequence, tokens[40:])])
+    after = buffers(backend, sequence)
+    stays = [np.shares_memory(a, b) for a, b in zip(before, after, strict=True)]
+    assert stays == [(folder / "genai_config.json").is_file()] * 2
+    backend.close(sequence)
+
+
+def test_a_cache_that_is_read_by_other_operators_too_grows(tmp_path: Path) -> None:
+    folder = write_genai(TARGET, tmp_path / "model")
+    model = onnx.load(folder / "decoder.onnx")
+    model.graph.node.append(onnx.helper.make_node("Identity", ["past_0_k"], ["aside"]))
+    onnx.save(model, folder / "decoder.onnx")
+    backend: Onnx = load(folder, max_rows=64)
+    tokens = text(50)
+    assert np.abs(log_p(feed(backend, tokens, 7)) - table(tokens, 50)).max() < TOLERANCE
+    sequence = backend.open()
+    backend.forward([Segment(sequence, tokens)])
+    before = buffers(backend, sequence)
+    backend.forward([Segment(sequence, tokens)])
+    assert not np.shares_memory(before[0], buffers(backend, sequence)[0])
+    backend.close()
+
+
+def test_the_whole_context_can_be_filled(folder: Path) -> None:
+    backend: Onnx = load(folder, n_ctx=16, strict=True)
+    tokens = text(16)
+    assert np.abs(log_p(feed(backend, tokens, 1)) - table(tokens, 16)).max() < TOLERANCE
+    backend.close()
+
+
+def test_the_cache_has_the_type_the_model_was_exported_with(folder: Path) -> None:
+    load(folder, kv_type="f32").close()
+    with pytest.raises(UsageError, match="exported with a cache of f32, not f16; leave --kv-type out"):
+        load(folder, kv_type="f16")
 
 
 def test_names_ends_and_template_are_found(backend: Onnx) -> None:

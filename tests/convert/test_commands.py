@@ -134,7 +134,7 @@ def test_auto_measures_once_and_says_what_it_chose(
     ("options", "message"),
     [
         ({"backend": "tensorflow"}, "choose from llama.cpp, onnx, auto"),
-        ({"kv_type": "q8_0"}, "f32"),
+        ({"kv_type": "q8_0"}, "choose from f32, f16"),
         ({"gpu_layers": 3}, "--provider"),
         ({"lora": ["a.gguf"]}, "LoRA"),
         ({"repack": False}, "--no-repack"),

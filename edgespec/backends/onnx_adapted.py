@@ -1,0 +1,62 @@
+"""Converted graphs as this runtime and these options want them: adapted in memory when loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.backends.onnx_window import fit_windows
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+ATTENTION = "GroupQueryAttention"
+_FLOATS = (0, 1, 2, 7, 8, 10)
+"""inputs of the attention operator that must have the type of its cache, beside the cache"""
+
+
+def adapted(path: Path, *, half: bool) -> bytes | None:
+    """The graph of a model file with its windows as this runtime understands them and, if `half`, with
+    keys and values in float16; None if it may be loaded as it is."""
+    import onnx
+
+    model = onnx.load_model(str(path), load_external_data=False)
+    changed = fit_windows(model.graph)
+    if half:
+        _keep_in_half(model.graph)
+    if not changed and not half:
+        return None
+    serialized: bytes = model.SerializeToString()
+    return serialized
+
+
+def _keep_in_half(graph: GraphProto) -> None:
+    """Keys and values in float16. The operator then takes and gives nothing else, so the rest is cast."""
+    from onnx import NodeProto, TensorProto, helper
+
+    for value in [*graph.input, *graph.output]:
+        if value.name.startswith(("past_key_values.", "present.")):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    nodes: list[NodeProto] = []
+    halves: dict[str, str] = {"": ""}
+
+    def cast(name: str, to: str, kind: int) -> str:
+        nodes.append(helper.make_node("Cast", [name], [to], name=f"{to}.cast", to=kind))
+        return to
+
+    for node in graph.node:
+        if node.op_type != ATTENTION:
+            nodes.append(node)
+            continue
+        for i in _FLOATS:
+            if i < len(node.input):
+                name = node.input[i]
+                if name not in halves:
+                    halves[name] = cast(name, f"{name}.half", TensorProto.FLOAT16)
+                node.input[i] = halves[name]
+        attended = node.output[0]
+        node.output[0] = f"{attended}.half"
+        nodes.append(node)
+        cast(node.output[0], attended, TensorProto.FLOAT)
+    del graph.node[:]
+    graph.node.extend(nodes)

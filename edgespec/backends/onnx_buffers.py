@@ -1,0 +1,89 @@
+"""Caches that a graph writes in place, as ONNX Runtime's attention does where past and present are one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgespec.backends.onnx_model import Array
+from edgespec.errors import UsageError
+
+KV_TYPES: Mapping[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
+LARGE = 256 << 20
+"""bytes of a model file with its weights inside: too long to parse again"""
+_ATTENTION = "GroupQueryAttention"
+_PAST, _PRESENT = slice(3, 5), slice(1, 3)
+"""where keys and values are among its inputs and outputs"""
+
+
+def kv_type(name: str) -> type[np.floating[Any]]:
+    """The type of a cache by its name on the command line. Raises UsageError for those not to be had."""
+    if name == "q8_0":
+        raise UsageError(
+            "the KV type q8_0 is llama.cpp's: the 8-bit caches of ONNX Runtime need scales known in advance; "
+            f"choose from {', '.join(KV_TYPES)}, or use --backend llama.cpp"
+        )
+    if name not in KV_TYPES:
+        raise UsageError(f"KV type {name!r} is unknown; choose from {', '.join(KV_TYPES)}")
+    return KV_TYPES[name]
+
+
+class FixedCache:
+    """`Cache` in buffers as long as the context, bound as both inputs and outputs."""
+
+    def __init__(self, binding: Any, buffers: Mapping[str, Array], presents: SequenceOf[str]) -> None:
+        """`buffers`: zeros [1, kv heads, capacity, head] by input, whose pages are committed when first
+        written; `presents`: the outputs that belong to them."""
+        self.binding = binding
+        self._buffers = buffers
+        for (past, buffer), present in zip(buffers.items(), presents, strict=True):
+            bind(binding.bind_input, past, buffer)
+            bind(binding.bind_output, present, buffer)
+
+    def arrays(self, length: int) -> Mapping[str, Array]:
+        return {name: buffer[:, :, :length] for name, buffer in self._buffers.items()}
+
+    def fill(self, arrays: Mapping[str, Array]) -> None:
+        for name, buffer in self._buffers.items():
+            saved = arrays[name]
+            length = saved.shape[2]
+            if saved.dtype != buffer.dtype or saved.shape != buffer[:, :, :length].shape:
+                raise ValueError(f"{name} is {saved.dtype} {saved.shape}")
+            buffer[:, :, :length] = saved
+
+    def move(self, start: int, indices: SequenceOf[int]) -> None:
+        source = start + np.asarray(indices, np.int64)
+        for buffer in self._buffers.values():
+            buffer[:, :, start : start + len(source)] = buffer[:, :, source]
+
+
+def bind(to: Any, name: str, buffer: Array, shape: SequenceOf[int] | None = None) -> None:
+    """Bind an input or output (`to` is the binding's method) to the memory of an array, which must stay
+    alive. `shape`: of as much of it as is meant."""
+    to(name, "cpu", 0, buffer.dtype, buffer.shape if shape is None else shape, buffer.ctypes.data)
+
+
+def writes_in_place(path: Path, pasts: SequenceOf[str], presents: SequenceOf[str]) -> bool:
+    """Whether a model's keys and values go through GroupQueryAttention and nothing else, so that they may
+    be kept in a `FixedCache`."""
+    if path.stat().st_size > LARGE:
+        return False
+    try:
+        import onnx
+    except ImportError:
+        return False
+    wanted = dict(zip(pasts, presents, strict=True))
+    outputs: dict[str, str] = {}
+    for node in onnx.load_model(str(path), load_external_data=False).graph.node:
+        if node.op_type == _ATTENTION:
+            outputs |= zip(node.input[_PAST], node.output[_PRESENT], strict=False)
+            others = {*node.input[: _PAST.start], *node.input[_PAST.stop :]}
+        else:
+            others = {*node.input}
+        if not others.isdisjoint(wanted):
+            return False
+    return outputs == wanted
