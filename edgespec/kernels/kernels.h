@@ -1,0 +1,56 @@
+// What the op asks of a processor's kernels, and which kernels there are.
+
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "tile_formats.h"
+
+namespace edgespec {
+
+// A packed matrix, see tile_formats.h.
+struct Matrix {
+  Type type;
+  int64_t outputs, inputs;
+  const uint8_t* data;
+
+  int64_t tiles() const { return (outputs + kRows - 1) / kRows; }
+  size_t tile_bytes() const;  // 0 if the type is unknown or cannot have that many inputs
+};
+
+// Some tokens' activations. Per block b and token t, at index i = b · tokens + t: 32 quants, their
+// scale, scale · sum of the quants, and −offset · sums of the first and the second 16.
+struct Activations {
+  int tokens;
+  int8_t* quants;
+  float* scale;
+  float* weighted;
+  int32_t* start;
+  const float* floats;  // the activations themselves, [tokens, inputs]
+};
+
+// The code for one instruction set.
+struct Kernels {
+  const char* name;
+  int max_tokens;      // of one Activations
+  bool (*supported)();  // by this processor
+  void (*quantize)(const float* x, int64_t inputs, int offset, const Activations& out);
+  // y[token][row] (+ bias[row]) for tiles first … last − 1. x: `parts` of falling size, by one at most.
+  void (*multiply_tiles)(const Matrix& matrix, int64_t first, int64_t last, const Activations* x, int parts,
+                         const float* bias, float* y);
+};
+
+// The best for this processor; EDGESPEC_ISA may name another. nullptr if that cannot run here.
+const Kernels* kernels();
+const Kernels* kernels(const char* name);
+
+// What is subtracted from a type's quants.
+int offset_of(Type type);
+
+// Levels of IQ4_NL, plus 128.
+extern const uint8_t kLevels[16];
+
+// Row `row` as floats, dequantized as ggml does.
+void dequantize_row(const Matrix& matrix, int64_t row, float* out);
+
+}  // namespace edgespec
