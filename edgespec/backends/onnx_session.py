@@ -27,6 +27,8 @@ PROVIDERS: Mapping[str, str] = {
 _TRY_FIRST = ("cuda", "coreml", "qnn")
 _FATAL = 4
 _LARGE = 256 << 20
+_TOO_NEW = ("under development", "Unsupported model IR version", "is not a registered function/op")
+"""what it says of opsets, files and operators that it does not know yet"""
 LONGEST = 300
 """characters of a message of ONNX Runtime"""
 
@@ -177,8 +179,9 @@ def check_files(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """ONNX Runtime's message, without source positions."""
+    """ONNX Runtime's message; of a long one its end, as source positions come first."""
     message = " ".join(str(error).split()) or type(error).__name__
-    if "opset" in message.lower():
-        return f"it needs a newer onnxruntime ({message[-LONGEST:]})"
-    return message if len(message) < LONGEST else message[:LONGEST] + "…"
+    if len(message) > LONGEST:
+        message = "…" + message[-LONGEST:]
+    newer = any(sign in message for sign in _TOO_NEW)
+    return f"it needs a newer onnxruntime ({message})" if newer else message

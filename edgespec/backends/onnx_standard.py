@@ -56,6 +56,19 @@ class Names:
     branch: str = "use_cache_branch"
 
 
+_GENAI_NAMES = {
+    "ids": ("inputs", "input_ids"),
+    "mask": ("inputs", "attention_mask"),
+    "positions": ("inputs", "position_ids"),
+    "past_key": ("inputs", "past_key_names"),
+    "past_value": ("inputs", "past_value_names"),
+    "logits": ("outputs", "logits"),
+    "present_key": ("outputs", "present_key_names"),
+    "present_value": ("outputs", "present_value_names"),
+}
+"""where genai_config.json has them"""
+
+
 class StandardModel:
     """`Model` on a file or folder of the layouts above."""
 
@@ -260,18 +273,18 @@ class _Cache:
 
 def _names(home: Path) -> Names:
     """The names of a graph's inputs and outputs: genai_config.json's, or Optimum's."""
-    if not (home / GENAI).is_file():
+    file = home / GENAI
+    if not file.is_file():
         return Names()
-    decoder = read_json(home / GENAI).get("model", {}).get("decoder", {})
-    inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
-    usual = Names()
-    return Names(
-        ids=inputs.get("input_ids", usual.ids),
-        mask=inputs.get("attention_mask", usual.mask),
-        positions=inputs.get("position_ids", usual.positions),
-        past_key=inputs.get("past_key_names", usual.past_key),
-        past_value=inputs.get("past_value_names", usual.past_value),
-        logits=outputs.get("logits", usual.logits),
-        present_key=outputs.get("present_key_names", usual.present_key),
-        present_value=outputs.get("present_value_names", usual.present_value),
-    )
+    given = {part: read_json(file, "model", "decoder", part) for part in ("inputs", "outputs")}
+    names: dict[str, str] = {}
+    for field, (part, key) in _GENAI_NAMES.items():
+        name = given[part].get(key)
+        if name is None:
+            continue
+        holes = 1 if key.endswith("_names") else 0
+        if not isinstance(name, str) or not name.count("%") == name.count("%d") == holes:
+            what = "a name with one %d" if holes else "a name"
+            raise ModelError(f"{file} is damaged: {key!r} is {name!r} instead of {what}")
+        names[field] = name
+    return Names(**names)

@@ -24,8 +24,7 @@ def is_onnx(path: Path) -> bool:
 def model_in(folder: Path) -> Path | None:
     """The model file of a folder, if there is one and no doubt which."""
     if (folder / GENAI).is_file():
-        decoder = read_json(folder / GENAI).get("model", {}).get("decoder", {})
-        name = decoder.get("filename") if isinstance(decoder, dict) else None
+        name = read_json(folder / GENAI, "model", "decoder").get("filename")
         return folder / name if isinstance(name, str) else None
     for sub in _SUBFOLDERS:
         for name in _NAMES:
@@ -53,18 +52,23 @@ def trained_context(path: Path) -> int | None:
     """Tokens a model of others was trained for, where its configuration says so."""
     home = home_of(path)
     if (home / GENAI).is_file():
-        value = read_json(home / GENAI).get("model", {}).get("context_length")
+        value = read_json(home / GENAI, "model").get("context_length")
         return value if isinstance(value, int) and value > 0 else None
     config = read_json(home / "config.json") if (home / "config.json").is_file() else {}
     return next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object in a file. Raises ModelError if there is none."""
+def read_json(file: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object in a file, or the one behind these keys, which may be missing: {}. Raises ModelError
+    for anything else."""
     try:
         value = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{file} does not hold a JSON object")
+    for key in keys:
+        value = value.get(key, {})
+        if not isinstance(value, dict):
+            raise ModelError(f"{file} is damaged: {key!r} is not a JSON object")
     return value

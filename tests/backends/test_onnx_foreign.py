@@ -242,6 +242,72 @@ def test_models_of_other_kinds_are_refused(
         Onnx(graph(tmp_path / "m", inputs, output), OnnxOptions(threads=1))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: setattr(model, "ir_version", 99), "needs a newer onnxruntime .*IR version: 99"),
+        (lambda model: setattr(model.opset_import[0], "version", 99), "needs a newer onnxruntime .*Opset 99"),
+        (lambda model: setattr(model.opset_import[0], "version", 1), "cannot be loaded: .*ReduceSum"),
+        (lambda model: attention(model, op_type="New"), "needs a newer onnxruntime .*New.* not a registered"),
+        (lambda model: attention(model, domain="org.example"), "No opset import for domain .org.example"),
+    ],
+    ids=["file format", "opset", "opset too old for its operators", "operator", "operators of others"],
+)
+def test_graphs_this_runtime_does_not_know_are_refused(
+    tmp_path: Path, change: Callable[[object], None], message: str
+) -> None:
+    folder = write_genai(TARGET, tmp_path / "model")
+    model = onnx.load(folder / "decoder.onnx")
+    change(model)
+    onnx.save(model, folder / "decoder.onnx")
+    with pytest.raises(ModelError, match=message):
+        Onnx(folder, OnnxOptions(threads=1))
+
+
+def attention(model: onnx.ModelProto, **changes: str) -> None:
+    node = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    for name, value in changes.items():
+        setattr(node, name, value)
+
+
+def test_external_data_cut_short_or_missing_are_told(tmp_path: Path) -> None:
+    folder = write_genai(TARGET, tmp_path / "model")
+    model, data = onnx.load(folder / "decoder.onnx"), folder / "weights"
+    onnx.save(model, folder / "decoder.onnx", save_as_external_data=True, location="weights")
+    load(folder).close()
+    with data.open("r+b") as file:
+        file.truncate(data.stat().st_size - 1)
+    with pytest.raises(ModelError, match="weights is cut short: it has"):
+        Onnx(folder)
+    data.unlink()
+    with pytest.raises(ModelError, match=r"weights of decoder\.onnx, is missing"):
+        Onnx(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model": []}, "'model' is not a JSON object"),
+        (
+            {"model": {"decoder": {"filename": "decoder.onnx", "inputs": "x"}}},
+            "'inputs' is not a JSON object",
+        ),
+        *(
+            (
+                {"model": {"decoder": {"filename": "decoder.onnx", "inputs": {"past_key_names": name}}}},
+                f"'past_key_names' is {name!r} instead of a name with one %d",
+            )
+            for name in ("past", "past_%d_%s", 7)
+        ),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path, config: object, message: str) -> None:
+    folder = write_genai(TARGET, tmp_path / "model")
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=message):
+        Onnx(folder, OnnxOptions(threads=1))
+
+
 def test_folders_without_a_model_or_with_broken_configuration_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="neither an ONNX model nor a folder with one"):
         Onnx(tmp_path)
