@@ -102,6 +102,29 @@ struct Simd {
     }
   }
 #endif
+
+  static I magnitude_bits(const float* x) { return bit_and(_mm256_castps_si256(load_floats(x)), 0x7fffffff); }
+  static float largest_magnitude(const float* x) {
+    I m = _mm256_max_epi32(_mm256_max_epi32(magnitude_bits(x), magnitude_bits(x + 8)),
+                           _mm256_max_epi32(magnitude_bits(x + 16), magnitude_bits(x + 24)));
+    __m128i n = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0x4E));
+    n = _mm_max_epi32(n, _mm_shuffle_epi32(n, 0xB1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(n));
+  }
+  static void round(const float* x, float inverse, int8_t* quants, int32_t* sums) {
+    for (int h = 0; h < 2; h++) {
+      const I low = _mm256_cvtps_epi32(mul(load_floats(x + 16 * h), set1(inverse)));
+      const I high = _mm256_cvtps_epi32(mul(load_floats(x + 16 * h + 8), set1(inverse)));
+      const I words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
+      const __m128i first = _mm256_castsi256_si128(words), second = _mm256_extracti128_si256(words, 1);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(quants + 16 * h), _mm_packs_epi16(first, second));
+      __m128i sum = _mm_madd_epi16(_mm_add_epi16(first, second), _mm_set1_epi16(1));
+      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
+      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
+      sums[h] = _mm_cvtsi128_si32(sum);
+    }
+  }
 };
 
 }  // namespace EDGESPEC_ISA

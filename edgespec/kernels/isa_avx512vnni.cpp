@@ -74,6 +74,19 @@ struct Simd {
     __builtin_memcpy(&word, a, sizeof word);
     return _mm512_set1_epi32(word);
   }
+
+  static I magnitude_bits(const float* x) { return bit_and(_mm512_castps_si512(load_floats(x)), 0x7fffffff); }
+  static float largest_magnitude(const float* x) {
+    const int bits = _mm512_reduce_max_epi32(_mm512_max_epi32(magnitude_bits(x), magnitude_bits(x + 16)));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(bits)));
+  }
+  static void round(const float* x, float inverse, int8_t* quants, int32_t* sums) {
+    for (int h = 0; h < 2; h++) {
+      const I rounded = _mm512_cvtps_epi32(mul(load_floats(x + 16 * h), set1(inverse)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(quants + 16 * h), _mm512_cvtsepi32_epi8(rounded));
+      sums[h] = _mm512_reduce_add_epi32(rounded);
+    }
+  }
 };
 
 }  // namespace avx512vnni

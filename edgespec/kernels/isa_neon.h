@@ -133,7 +133,26 @@ struct Simd {
       out[1] = vaddq_s32(vuzp2q_s32(upper, lower), vdupq_n_s32(bits == 8 ? 0 : start1));
     }
   };
+#else
+  template <int>
+  struct Pairs;
 #endif
+
+  static float largest_magnitude(const float* x) {
+    uint32x4_t largest = vdupq_n_u32(0);
+    for (int k = 0; k < kBlock; k += 4)
+      largest = vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(vld1q_f32(x + k)), vdupq_n_u32(0x7fffffff)));
+    return vget_lane_f32(vreinterpret_f32_u32(vdup_n_u32(vmaxvq_u32(largest))), 0);
+  }
+  static void round(const float* x, float inverse, int8_t* quants, int32_t* sums) {
+    for (int h = 0; h < 2; h++) {
+      int16x4_t r[4];
+      for (int i = 0; i < 4; i++) r[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)));
+      const int16x8_t low = vcombine_s16(r[0], r[1]), high = vcombine_s16(r[2], r[3]);
+      vst1q_s8(quants + 16 * h, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
+      sums[h] = vaddvq_s16(vaddq_s16(low, high));
+    }
+  }
 };
 
 }  // namespace EDGESPEC_ISA

@@ -2,8 +2,10 @@
 
 #define EDGESPEC_ISA scalar
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "half.h"
 #include "kernels.h"
@@ -70,6 +72,26 @@ struct Simd {
     int32_t sum = 0;
     for (int k = 0; k < 16; k++) sum += w[k / 4].v[4 * row + k % 4] * a[k];
     return sum;
+  }
+
+  // Of a block of activations; NaN counts as larger than all.
+  static float largest_magnitude(const float* x) {
+    uint32_t bits[kBlock], largest = 0;
+    std::memcpy(bits, x, sizeof bits);
+    for (uint32_t b : bits) largest = std::max(largest, b & 0x7fffffff);
+    float magnitude;
+    std::memcpy(&magnitude, &largest, sizeof magnitude);
+    return magnitude;
+  }
+  // x · inverse rounded to integers, and the sums of the first and the second 16
+  static void round(const float* x, float inverse, int8_t* quants, int32_t* sums) {
+    sums[0] = sums[1] = 0;
+    for (int k = 0; k < kBlock; k++) {
+      const float scaled = x[k] * inverse;
+      const long rounded = std::isfinite(scaled) ? std::lrintf(scaled) : 0;
+      quants[k] = static_cast<int8_t>(rounded);
+      sums[k / 16] += quants[k];
+    }
   }
 };
 

@@ -339,29 +339,13 @@ void multiply_tiles(const Matrix& matrix, int64_t first, int64_t last, const Act
 // A block of 32 is rounded to the nearest multiples of its largest magnitude / 127, ties to even.
 // What is not finite stays so: through the scale.
 void quantize(const float* x, int64_t inputs, int offset, const Activations& out) {
-  constexpr float kRounding = 12582912.0f;  // 1.5 · 2^23: adding it leaves an integer in the low bits
-  constexpr int32_t kRoundingBits = 0x4B400000;
   constexpr float kTiny = 1e-30f;  // less than that is nothing, and its inverse would overflow
   for (int t = 0; t < out.tokens; t++) {
     for (int64_t b = 0; b < inputs / kBlock; b++, x += kBlock) {
-      uint32_t bits[kBlock], largest = 0;
-      std::memcpy(bits, x, sizeof bits);
-      for (int k = 0; k < kBlock; k++) largest = std::max(largest, bits[k] & 0x7fffffff);
-      float magnitude;
-      std::memcpy(&magnitude, &largest, sizeof magnitude);
-      const float inverse = magnitude > kTiny ? 127.0f / magnitude : 0.0f;
-      float shifted[kBlock];
-      for (int k = 0; k < kBlock; k++) shifted[k] = x[k] * inverse + kRounding;
-      int32_t rounded[kBlock];
-      std::memcpy(rounded, shifted, sizeof rounded);
       const size_t i = b * out.tokens + t;
-      int8_t* quants = out.quants + i * kBlock;
-      int32_t sums[2] = {0, 0};
-      for (int k = 0; k < kBlock; k++) rounded[k] = static_cast<int8_t>(rounded[k] - kRoundingBits);
-      for (int k = 0; k < kBlock; k++) quants[k] = static_cast<int8_t>(rounded[k]);
-      for (int k = 0; k < kBlock / 2; k++) sums[0] += rounded[k];
-      for (int k = kBlock / 2; k < kBlock; k++) sums[1] += rounded[k];
-      const float scale = magnitude / 127.0f;
+      const float largest = Simd::largest_magnitude(x), scale = largest / 127.0f;
+      int32_t sums[2];
+      Simd::round(x, largest > kTiny ? 127.0f / largest : 0.0f, out.quants + i * kBlock, sums);
       out.scale[i] = scale;
       out.weighted[i] = scale * static_cast<float>(sums[0] + sums[1]);
       out.start[2 * i] = -offset * sums[0];
