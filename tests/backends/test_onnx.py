@@ -239,7 +239,9 @@ def test_a_saved_cache_goes_on_as_if_never_saved(backend: Onnx, tmp_path: Path) 
     backend.close(other)
 
 
-def test_saved_caches_that_do_not_fit_are_refused(backend: Onnx, converted: Path, tmp_path: Path) -> None:
+def test_saved_caches_that_do_not_fit_are_refused(
+    backend: Onnx, folder: Path, converted: Path, tmp_path: Path
+) -> None:
     sequence, file = backend.open(), tmp_path / "cache"
     backend.forward([Segment(sequence, text(50))])
     backend.save(sequence, file)
@@ -247,6 +249,10 @@ def test_saved_caches_that_do_not_fit_are_refused(backend: Onnx, converted: Path
     with pytest.raises(BackendError, match="another model"):
         other.restore(other.open(), file)
     other.close()
+    half: Onnx = load(folder, kv_type="f16")
+    with pytest.raises(BackendError, match="saved with other settings"):
+        half.restore(half.open(), file)
+    half.close()
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
     with pytest.raises(BackendError, match="damaged"):

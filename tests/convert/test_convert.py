@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from edgespec.errors import EdgespecError, ModelError, UsageError
 
-from .tiny_models import Tiny, write_tiny
+from .tiny_models import TINY, YARN, Tiny, write_tiny
 
 pytest.importorskip("onnx")
 
@@ -145,32 +147,71 @@ def test_absurd_headers_are_refused(tmp_path: Path, tiny: Tiny, keys: dict[str, 
         convert(path)
 
 
+Places = Sequence[tuple[int, int]]
+"""(offset, bytes) of values in a file"""
+
+FUZZED = (
+    Tiny("qwen2", layers=1, biases=True, type="Q4_0"),
+    Tiny("llama", layers=1, type="Q4_1", divisors=True, keys=YARN),
+    replace(
+        TINY["gemma3"], layers=1, type="Q8_0", keys={**TINY["gemma3"].keys, "final_logit_softcapping": 3.0}
+    ),
+)
+FUZZ = int(os.environ.get("EDGESPEC_FUZZ", "0"))
+"""files to try, other ones every time; 0: the same few"""
+ODD_INTEGERS = [0, 1, 3, 31, 255, *(1 << bits for bits in (16, 31, 40)), (1 << 31) - 1, (1 << 64) - 1]
+ODD_FLOATS = np.array([0, -1, 1e-38, 1e38, np.inf, -np.inf, np.nan])
+ODD = [value.to_bytes(8, "little") for value in ODD_INTEGERS]
+ODD += [value.tobytes().ljust(8, b"\0") for dtype in ("<f4", "<f8") for value in ODD_FLOATS.astype(dtype)]
+
+
+def header_places(path: Path) -> Places:
+    """Where the lengths, types and values of a header and its list of tensors are."""
+    reader = gguf.GGUFReader(path)
+    start = reader.data.ctypes.data
+    fields = [*reader.fields.values(), *(tensor.field for tensor in reader.tensors)]
+    parts = [part for field in fields for part in field.parts[:64]]  # the beginning of long lists will do
+    return [(part.ctypes.data - start, part.nbytes) for part in parts if part.nbytes]
+
+
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write_tiny(
-        tmp_path_factory.mktemp("fuzz") / "t.gguf", Tiny("qwen2", biases=True, type="Q4_0")
-    ).read_bytes()
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, Places]]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    files = [write_tiny(folder / f"{i}.gguf", tiny) for i, tiny in enumerate(FUZZED)]
+    return [(file.read_bytes(), header_places(file)) for file in files]
 
 
 @settings(
-    max_examples=150,
-    derandomize=True,
+    max_examples=FUZZ or 150,
+    derandomize=not FUZZ,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=8),
-    header=st.booleans(),
-    cut=st.floats(0.2, 1) | st.just(1.0),
+    which=st.integers(0, len(FUZZED) - 1),
+    values=st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from(ODD) | st.binary(min_size=8, max_size=8)), max_size=3
+    ),
+    flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=8),
+    cut=st.just(1.0) | st.floats(0.2, 1),
 )
 def test_a_corrupt_file_converts_or_is_refused_in_words(
-    tmp_path: Path, healthy: bytes, flips: list[tuple[float, int]], header: bool, cut: float
+    tmp_path: Path,
+    healthy: list[tuple[bytes, Places]],
+    which: int,
+    values: list[tuple[float, bytes]],
+    flips: list[tuple[float, int]],
+    cut: float,
 ) -> None:
-    data = bytearray(healthy)
-    span = 3000 if header else len(data) - 1  # most of a header is its hyperparameters and tensor list
-    for place, value in flips:
-        data[int(place * span)] = value
+    """Values of the header become odd ones, bytes anywhere become others, and the end may be missing."""
+    whole, places = healthy[which]
+    data = bytearray(whole)
+    for where, value in values:
+        offset, size = places[int(where * (len(places) - 1))]
+        data[offset : offset + min(size, 8)] = value[:size]
+    for where, byte in flips:
+        data[int(where * (len(data) - 1))] = byte
     path = tmp_path / "fuzz.gguf"
     path.write_bytes(data[: int(cut * len(data))])
     try:
