@@ -208,7 +208,7 @@ class Runtime:
         self.drafter = drafter
         self.depth = depth if drafter is not None else 0
         self._chat_template = chat_template
-        self._engine = Engine(target, drafter, FixedDepth(depth))
+        self._engine = Engine(target, [] if drafter is None else [drafter], FixedDepth(depth))
         # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
         # keeps the engine, and with it the models.
         self._free = finalize(self._engine, _close, target, drafter)

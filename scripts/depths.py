@@ -42,7 +42,7 @@ def main(
     top_p: float,
 ) -> None:
     target_model, draft_model = LlamaCpp(resolve(target).path), LlamaCpp(resolve(draft).path)
-    engine = Engine(target_model, DraftModel(draft_model), FixedDepth(0))
+    engine = Engine(target_model, [DraftModel(draft_model)], FixedDepth(0))
     sampling = SamplerSettings(temperature=temperature, top_k=top_k, top_p=top_p)
     ks = [int(k) for k in depths.split(",")]
     for line in map(json.loads, suite.read_text("utf-8").splitlines()):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from time import perf_counter
 
@@ -80,20 +80,20 @@ class Decoding:
         self,
         target: Backend,
         sequence: Cache,
-        drafter: Drafter | None,
+        drafters: Sequence[Drafter],
         policy: Policy,
         prompt: Sequence[int],
         request: Request,
     ) -> None:
         self._target = target
         self._sequence = sequence
-        self._drafter = drafter
+        self._drafters = list(drafters)
         self._policy = policy
         self._request = request
         self._prompt_length = len(prompt)
         self._context = list(prompt)
         """every token so far; all but the newest are in the target's cache"""
-        self._introduced = False
+        self._introduced: set[int] = set()
         self._cancel = Event()
         self._output = Output(target.tokenizer, request.stop, request.max_tokens)
         self._sampler = Sampler(request.sampling, min(target.n_vocab, target.tokenizer.n_vocab))
@@ -108,6 +108,7 @@ class Decoding:
         output = self._output
         try:
             self._read_prompt()
+            self._policy.start(self._request.max_tokens)
             while output.finish_reason is None:
                 if len(self._context) > self._target.n_ctx:
                     yield from self._released(output.finish("context"))
@@ -141,10 +142,10 @@ class Decoding:
         first = len(context) == self._prompt_length
 
         # 1. Draft, except in the first round, where it would only delay the first token.
-        if not first:
-            self._introduce_drafter()
         started = perf_counter()
-        drafted = [] if first else self._draft()
+        drafter = None if first else self._choose_drafter()
+        started += self._introduce(drafter)
+        drafted = self._draft(drafter)
         draft_seconds = perf_counter() - started
 
         # 2. Verify: the target sees what it has not seen yet and all drafts, in one pass.
@@ -166,11 +167,29 @@ class Decoding:
         emitted = [self._token(i, id, drafted, rows[i]) for i, id in enumerate(ids)]
 
         # 4. Commit: rejected drafts leave the cache; the last emitted token is not in it yet.
+        place = len(context)
         context += ids
         self._keep(len(context) - 1)
 
-        seconds = perf_counter() - started
-        return Round(drafted, emitted, target.last_step, draft_seconds, seconds, judged_by)
+        done = Round(
+            drafted,
+            emitted,
+            target.last_step,
+            draft_seconds,
+            perf_counter() - started,
+            judged_by,
+            place=place,
+        )
+        if drafter is None:
+            return done
+        judged = zip(drafted, judged_by, ids, strict=False)
+        return replace(
+            done,
+            drafter=drafter.name,
+            draft_steps=drafter.steps,
+            hindsight=drafter.hindsight,
+            likelihoods=[self._rule.likelihood(node, p, id) for node, p, id in judged],
+        )
 
     def _take(self, finished: Round) -> list[Token]:
         """Put a round's tokens into the output, one by one: a stop may lie in the middle of them."""
@@ -200,25 +219,40 @@ class Decoding:
             self._keep(self._prompt_length + len(output.tokens))
         return tokens
 
-    def _introduce_drafter(self) -> None:
-        """Before its first draft the drafter reads the prompt; timed apart from decoding."""
-        if self._drafter is None or self._introduced or not self._may_draft():
-            return
-        self._introduced = True
-        started = perf_counter()
-        with self._giving_up_on_failure(self._drafter):
-            self._drafter.begin(self._context, self._state)
-        self.stats.draft_prompt_seconds = perf_counter() - started
+    def _choose_drafter(self) -> Drafter | None:
+        """Who drafts in this round, if anyone."""
+        room = self._room()
+        if room <= 0 or not self._drafters:
+            return None
+        return self._policy.choose(self._drafters, self._context, room)
 
-    def _draft(self) -> list[Node]:
-        """Tokens drafted behind the context, as many as there is room for and the policy wants."""
+    def _introduce(self, drafter: Drafter | None) -> float:
+        """Before its first draft a drafter reads the prompt; timed apart from decoding. In seconds."""
+        if drafter is None or id(drafter) in self._introduced:
+            return 0.0
+        self._introduced.add(id(drafter))
+        started = perf_counter()
+        with self._giving_up_on_failure(drafter):
+            drafter.begin(self._context, self._state)
+        seconds = perf_counter() - started
+        self.stats.draft_prompt_seconds += seconds
+        return seconds
+
+    def _draft(self, drafter: Drafter | None) -> list[Node]:
+        """Tokens drafted behind the context, as many as there is room for and the policy wants.
+
+        The policy may stop before a token is sampled, knowing how sure q is; never after, for its value.
+        """
         drafted: list[Node] = []
-        policy, drafter, room = self._policy, self._drafter, self._room()
-        if drafter is None or not self._may_draft():
+        policy, room = self._policy, self._room()
+        if drafter is None or drafter not in self._drafters:  # it may just have failed
             return drafted
         with self._giving_up_on_failure(drafter):
             drafter.begin(self._context, self._state)
             while len(drafted) < room and policy.wants_more(drafted):
+                confidence = drafter.peek()
+                if confidence is None or not policy.keeps(drafted, confidence):
+                    break
                 node = drafter.extend()
                 if node is None:
                     break
@@ -226,9 +260,6 @@ class Decoding:
                 if self._target.tokenizer.is_end(node.token):
                     break
         return drafted
-
-    def _may_draft(self) -> bool:
-        return self._room() > 0 and self._policy.wants_more([])
 
     @contextmanager
     def _giving_up_on_failure(self, drafter: Drafter) -> Iterator[None]:
@@ -241,7 +272,7 @@ class Decoding:
         except Exception as error:
             log.warning("drafting with %s stopped: %s", drafter.name, error)
             self.stats.draft_failure = str(error) or type(error).__name__
-            self._drafter = None
+            self._drafters.remove(drafter)
 
     def _room(self) -> int:
         """The largest depth that makes sense now: no drafts behind the end of the context or of the

@@ -15,17 +15,17 @@ from edgespec.errors import ContextFull, UsageError
 
 
 class Engine:
-    """A target with its KV cache, a drafter and a policy. Runs one generation at a time.
+    """A target with its KV cache, drafters and a policy. Runs one generation at a time.
 
     The cache keeps its tokens between generations: a prompt that begins like the last one is not
-    processed again. Target and drafter stay the caller's to close.
+    processed again. Target and drafters stay the caller's to close.
     """
 
-    def __init__(self, target: Backend, drafter: Drafter | None, policy: Policy) -> None:
+    def __init__(self, target: Backend, drafters: Sequence[Drafter], policy: Policy) -> None:
         self.target = target
-        if drafter is not None and not target.capabilities.rollback:
+        if drafters and not target.capabilities.rollback:
             raise UsageError(f"{target.name} cannot speculate: {target.capabilities.reason}")
-        self.drafter = drafter
+        self.drafters = tuple(drafters)
         self.policy = policy
         self.sequence = target.open()
         self.step = Lock()
@@ -82,7 +82,7 @@ class Generation(Decoding):
     """
 
     def __init__(self, engine: Engine, prompt: Sequence[int], request: Request) -> None:
-        super().__init__(engine.target, engine.sequence, engine.drafter, engine.policy, prompt, request)
+        super().__init__(engine.target, engine.sequence, engine.drafters, engine.policy, prompt, request)
         self._engine = engine
         self._tokens = self._steps()
         self._thread = current_thread()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from edgespec.backends.base import Step
 from edgespec.decoding.sampling import Distribution
 from edgespec.decoding.stopping import Token
-from edgespec.drafters.base import Node
+from edgespec.drafters.base import Hindsight, Node
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,16 @@ class Round:
     """draft, verify, accept and commit"""
     p: Sequence[Distribution] = ()
     """the target's distribution that each emitted token was judged by or drawn from"""
+    drafter: str | None = None
+    """who drafted, or was asked to"""
+    draft_steps: Sequence[Step] = ()
+    """the drafter's forward passes"""
+    hindsight: Sequence[Hindsight] = ()
+    """what the drafter's reading showed about earlier tokens"""
+    likelihoods: Sequence[float] = ()
+    """of each judged draft: the accept rule's probability where it has one, else the outcome"""
+    place: int = 0
+    """where in the context the first emitted token stands"""
 
     @property
     def accepted(self) -> int:

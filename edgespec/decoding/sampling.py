@@ -72,6 +72,10 @@ class Distribution:
         i, _ = _pick(self.weights[first:last], u)
         return int(self.ids[first + i])
 
+    def overlap(self, q: Distribution) -> float:
+        """Σ min(p, q): the probability that a token drafted from `q` is accepted."""
+        return min(1.0, float(np.minimum(self.probs, q.at(self.ids)).sum()))
+
     def residual(self, q: Distribution) -> Distribution:
         """norm(max(p − q, 0)): what to sample from after rejecting a token drafted from `q`."""
         weights = np.maximum(self.probs - q.at(self.ids), 0.0)
@@ -211,6 +215,16 @@ class Sampler:
         else:
             candidates = _all_ids(row.size)
         return _min_p(_top_p(_softmax(row, candidates, peak, s.temperature), s.top_p), s.min_p)
+
+    def confidence(self, row: NDArray[np.float32], q: Distribution) -> float:
+        """q's maximum, which says how sure a draft is before anything is sampled from it. Of the raw
+        distribution where q is greedy: there every maximum is 1."""
+        if not self.settings.greedy:
+            return float(q.weights.max()) / q.total
+        row = row[: self.n_vocab]
+        peak = row.max()
+        near = row[row > peak - np.float32(10.0)]  # what is further below is not worth its exponential
+        return 1.0 / float(np.exp(near - peak).sum())
 
     def _penalised(self, row: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
         s = self.settings

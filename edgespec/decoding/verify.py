@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 from edgespec.decoding.sampling import BLOCK, Distribution, point_mass
 from edgespec.drafters.base import Node
 
+NARROW = 4096
+"""candidates up to which the overlap of two distributions is cheap"""
+
 
 class Rule(Protocol):
     """How tokens are drawn and drafted tokens judged. `t` is the token's position in the context."""
@@ -35,6 +38,10 @@ class Rule(Protocol):
     def judge(self, drafted: Node, p: Distribution, t: int) -> int:
         """The token to emit where `drafted` was proposed: itself if accepted, else the correction
         (which is never equal to it)."""
+        ...
+
+    def likelihood(self, drafted: Node, p: Distribution, emitted: int) -> float:
+        """How likely a token drafted from this q was to be accepted; the outcome where that is unknown."""
         ...
 
 
@@ -53,6 +60,14 @@ class Rejection:
         if self._rng.random() * q.prob(x) < p.prob(x):
             return x
         return self.draw(p.residual(q), t)
+
+    def likelihood(self, drafted: Node, p: Distribution, emitted: int) -> float:
+        if drafted.q is None:
+            return p.prob(drafted.token)
+        if p.ids.size + drafted.q.ids.size <= NARROW:
+            return p.overlap(drafted.q)
+        # x ~ q: the mean of this is the overlap, too
+        return min(1.0, p.prob(drafted.token) / drafted.q.prob(drafted.token))
 
 
 class Coupled:
@@ -79,6 +94,9 @@ class Coupled:
 
     def judge(self, drafted: Node, p: Distribution, t: int) -> int:
         return self.draw(p, t)
+
+    def likelihood(self, drafted: Node, p: Distribution, emitted: int) -> float:
+        return float(drafted.token == emitted)
 
 
 def verify(drafted: Sequence[Node], p_at: Callable[[int], Distribution], rule: Rule, t: int) -> list[int]:

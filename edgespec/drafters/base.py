@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from edgespec.backends.base import Step
+
 if TYPE_CHECKING:
     from edgespec.decoding.sampling import Distribution, Sampler
     from edgespec.decoding.verify import Rule
@@ -17,6 +19,33 @@ class Node:
 
     token: int
     q: Distribution | None = None
+    confidence: float = 1.0
+    """how sure the drafter was before it sampled: q's maximum, or what stands for it; in [0, 1]"""
+    drafter: str = ""
+    """who proposed it"""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a drafter could do behind a context, known without computing anything."""
+
+    lag: int = 1
+    """tokens that it has yet to read, the newest one included"""
+    token: int | None = None
+    """what it would propose first, if it already knows"""
+    confidences: Sequence[float] = ()
+    """of its next tokens, if it already knows"""
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """What a drafter, reading on, would have thought of a token that the target emitted meanwhile."""
+
+    place: int
+    """the token's place in the context"""
+    confidence: float
+    q: float
+    """its probability under q"""
 
 
 @dataclass(frozen=True)
@@ -31,19 +60,31 @@ class DraftState:
 
 
 class Drafter(Protocol):
-    """One round: `begin` with the context, `extend` while the policy wants more.
+    """One round: `begin` with the context, then `peek` and `extend` while the policy wants more.
 
     Every token that `extend` returned is verified: whether to ask for another may depend on tokens
-    drafted before, never on dropping one for its value (that would bias the output).
-    A drafter that has nothing to say returns None; one that fails raises, and the engine goes on
-    without it, aloud.
+    drafted before and on what `peek` says of q, never on dropping one for its value (that would bias the
+    output). A drafter that has nothing to say returns None; one that fails raises, and the engine goes
+    on without it, aloud. Implementations outside this package may subclass it for what they leave out.
     """
 
     name: str
+    steps: Sequence[Step] = ()
+    """passes of this round, as measured, with everything that belongs to them: the D(L) of the cost model"""
+    hindsight: Sequence[Hindsight] = ()
+    """what this round's first pass showed about tokens drafted by others"""
+
+    def offer(self, context: Sequence[int]) -> Offer | None:
+        """What it could do behind `context`; None if nothing. Computes no model."""
+        return Offer()
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         """A round starts: `context` holds every token so far, the last one not yet in any cache."""
         ...
+
+    def peek(self) -> float | None:
+        """How sure it is of its next token: q is computed, and nothing sampled from it yet."""
+        return 1.0
 
     def extend(self) -> Node | None:
         """One more token behind those drafted so far in this round."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
-from edgespec.backends.base import Backend, Segment
-from edgespec.backends.prefix import align
-from edgespec.drafters.base import DraftState, Node
+from edgespec.backends.base import Backend, Segment, Step
+from edgespec.backends.prefix import align, common_prefix
+from edgespec.decoding.sampling import Distribution
+from edgespec.drafters.base import DraftState, Hindsight, Node, Offer
 from edgespec.errors import ModelError
 
 USUAL_LAG = 16
@@ -16,8 +18,9 @@ USUAL_LAG = 16
 class DraftModel:
     """Drafts with a model behind a backend, which it owns.
 
-    Its cache lags after plain rounds and after full acceptance (the last drafted token was never
-    fed); the next `extend` feeds what is missing together with the newest token, in one pass.
+    Its cache lags after rounds without it and after full acceptance (the last drafted token was never
+    fed); the next pass feeds what is missing together with the newest token. Where it lagged by several
+    tokens, that pass also tells what it would have thought of them (`hindsight`).
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -29,26 +32,58 @@ class DraftModel:
             )
         self.name = backend.name
         self.backend = backend
+        self.steps: Sequence[Step] = ()
+        self.hindsight: Sequence[Hindsight] = ()
         self._sequence = backend.open()
+        self._q: Distribution | None = None
+        self._confidence = 0.0
+
+    def offer(self, context: Sequence[int]) -> Offer | None:
+        if len(context) > self.backend.n_ctx:
+            return None
+        return Offer(lag=len(context) - min(common_prefix(self._sequence.tokens, context), len(context) - 1))
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         self._state = state
         self._context = list(context)
+        self._q = None
+        self.steps, self.hindsight = (), ()
         if self._has_room():
             align(self.backend, self._sequence, self._context, USUAL_LAG, lambda *_: state.checkpoint())
 
     def _has_room(self) -> bool:
         return len(self._context) <= self.backend.n_ctx
 
+    def peek(self) -> float | None:
+        if self._q is None:
+            if not self._has_room():  # the draft's own context is full: the target goes on alone
+                return None
+            self._q = self._next()
+        return self._confidence
+
+    def _next(self) -> Distribution:
+        """q behind everything read and drafted so far."""
+        started, known = perf_counter(), len(self._sequence)
+        missing = self._context[known:]
+        lagged = 2 < len(missing) <= self.backend.max_rows
+        rows = self.backend.forward([Segment(self._sequence, missing, rows=len(missing) if lagged else 1)])
+        sampler = self._state.sampler
+        for place, row in enumerate(rows[:-1], known + 1):
+            q = sampler.distribution(row, self._context[:place])
+            seen = Hindsight(place, sampler.confidence(row, q), q.prob(self._context[place]))
+            self.hindsight = (*self.hindsight, seen)
+        q = sampler.distribution(rows[-1], self._context)
+        self._confidence = sampler.confidence(rows[-1], q)
+        self.steps = (*self.steps, Step(len(missing), known, perf_counter() - started))
+        return q
+
     def extend(self) -> Node | None:
-        if not self._has_room():  # the draft's own context is full: the target goes on alone
+        if self.peek() is None or self._q is None:
             return None
-        missing = self._context[len(self._sequence) :]
-        row = self.backend.forward([Segment(self._sequence, missing)])[0]
-        q = self._state.sampler.distribution(row, self._context)
+        q, self._q = self._q, None
         token = self._state.rule.draw(q, len(self._context))
         self._context.append(token)
-        return Node(token, q)
+        return Node(token, q, self._confidence, self.name)
 
     def close(self) -> None:
         self.backend.close()

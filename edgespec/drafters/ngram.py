@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgespec.drafters.base import DraftState, Node
+from edgespec.backends.base import Step
+from edgespec.drafters.base import DraftState, Hindsight, Node, Offer
+
+LONGEST_MATCH = 32
+"""how far back a match is measured: a longer one is not surer"""
 
 
 class NGram:
@@ -21,6 +25,8 @@ class NGram:
     """
 
     name = "ngram"
+    steps: Sequence[Step] = ()
+    hindsight: Sequence[Hindsight] = ()
 
     def __init__(self, longest: int = 4, shortest: int = 2) -> None:
         self._sizes = range(longest, shortest - 1, -1)
@@ -29,8 +35,23 @@ class NGram:
     def _forget(self) -> None:
         self._text: list[int] = []
         self._behind: dict[tuple[int, ...], int] = {}
+        self._next: int | None = None
+        self._match = 0
+
+    def offer(self, context: Sequence[int]) -> Offer | None:
+        self._read(context)
+        if self._next is None:
+            return None
+        match = self._match
+        sure = [confidence(match + i) for i in range(LONGEST_MATCH)]
+        return Offer(token=self._text[self._next], confidences=sure)
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
+        self._read(context)
+        self._source = self._text.copy()
+
+    def _read(self, context: Sequence[int]) -> None:
+        """Index what is new of the text, and look up where it goes on."""
         if self._text != context[: len(self._text)]:
             self._forget()
         for token in context[len(self._text) :]:
@@ -39,8 +60,8 @@ class NGram:
                 if len(self._text) >= n:
                     self._behind[tuple(self._text[-n:])] = len(self._text)
             self._text.append(token)
-        self._source = self._text.copy()
         self._next = self._lookup()
+        self._match = 0 if self._next is None else self._length_of_match(self._next)
 
     def _lookup(self) -> int | None:
         for n in self._sizes:
@@ -48,13 +69,29 @@ class NGram:
                 return place
         return None
 
+    def _length_of_match(self, place: int) -> int:
+        """How many tokens before `place` equal the last ones of the text."""
+        text, n = self._text, 0
+        while n < min(place, LONGEST_MATCH) and text[place - 1 - n] == text[-1 - n]:
+            n += 1
+        return n
+
+    def peek(self) -> float | None:
+        return None if self._next is None else confidence(self._match)
+
     def extend(self) -> Node | None:
         if self._next is None:
             return None
-        token = self._source[self._next]
+        token, sure = self._source[self._next], confidence(self._match)
         self._next += 1
+        self._match += 1
         self._source.append(token)
-        return Node(token)
+        return Node(token, None, sure, self.name)
 
     def close(self) -> None:
         self._forget()
+
+
+def confidence(match: int) -> float:
+    """How sure a continuation is behind a match of so many tokens: a scale, which acceptance calibrates."""
+    return match / (match + 2.0)

@@ -221,8 +221,8 @@ def test_a_recurrent_model_is_found_unable_to_roll_back_and_decodes_plainly(recu
     assert not backend.capabilities.rollback
     assert backend.capabilities.reason == "its recurrent state cannot go back to an earlier token"
     with pytest.raises(UsageError, match="cannot speculate: its recurrent state cannot go back"):
-        Engine(backend, NGram(2, 1), FixedDepth(4))
-    engine = Engine(backend, None, FixedDepth(4))
+        Engine(backend, [NGram(2, 1)], FixedDepth(4))
+    engine = Engine(backend, (), FixedDepth(4))
     prompt, settings = text(6, 1), SamplerSettings(logit_bias=dict.fromkeys(VOCABULARY.ends, -100.0))
     answer = engine.generate(prompt, Request(settings, max_tokens=30)).run()
     assert answer.stats.drafted == 0

@@ -23,7 +23,7 @@ def build(target: LlamaCpp) -> Iterator[Build]:
     engines: list[Engine] = []
 
     def make(drafter: Drafter | None = None, depth: int = 4) -> Engine:
-        engines.append(Engine(target, drafter, FixedDepth(depth)))
+        engines.append(Engine(target, [] if drafter is None else [drafter], FixedDepth(depth)))
         return engines[-1]
 
     yield make

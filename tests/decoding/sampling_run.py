@@ -93,7 +93,7 @@ def sample(
     ones have the seeds from `seed` on."""
     target = backend(folder, "target", case.runtime)
     policy: Policy = case.policy(case.depth)
-    engine = Engine(target, drafter(folder, case.drafter, case.draft_runtime), policy)
+    engine = Engine(target, [drafter(folder, case.drafter, case.draft_runtime)], policy)
     stream = np.random.default_rng(seed)
     settings = SamplerSettings(**case.options)
     found = Sample()

@@ -23,7 +23,7 @@ from .engines import NO_END, PROMPT, Build, plain
 SAMPLED = SamplerSettings(temperature=1.0)
 
 
-class Oracle:
+class Oracle(Drafter):
     """Drafts a given continuation, whatever the target thinks of it."""
 
     name = "oracle"
@@ -153,7 +153,7 @@ def test_the_context_is_used_to_the_last_token_and_then_said_to_be_full(
     target = load(model_files / "target.gguf", n_ctx=40)
     answers = []
     for drafter, depth in ((None, 0), (draft_model, 5), (NGram(2, 1), 12)):
-        engine = Engine(target, drafter, FixedDepth(depth))
+        engine = Engine(target, [] if drafter is None else [drafter], FixedDepth(depth))
         answers.append(engine.generate(PROMPT, Request(NO_END)).run())
         target.close(engine.sequence)
     target.close()
@@ -167,7 +167,7 @@ def test_a_prompt_as_long_as_the_context_gets_one_token_and_a_longer_one_is_refu
     model_files: Path,
 ) -> None:
     target = load(model_files / "target.gguf", n_ctx=40)
-    engine = Engine(target, None, FixedDepth(0))
+    engine = Engine(target, (), FixedDepth(0))
     prompt = [*PROMPT, *([0] * 36)]
     answer = engine.generate(prompt, Request(NO_END)).run()
     assert (len(answer.tokens), answer.finish_reason) == (1, "context")
@@ -203,7 +203,7 @@ def test_an_empty_prompt_is_refused(build: Build) -> None:
 # --- drafters that fail ---
 
 
-class Breaks:
+class Breaks(Drafter):
     """Works `after` times and then raises."""
 
     name = "fragile"

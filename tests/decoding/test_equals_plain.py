@@ -67,8 +67,8 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
         "itself": DraftModel(model("target")),
     }
     found = Engines(
-        {name: Engine(target, drafter, FixedDepth(4)) for name, drafter in drafters.items()},
-        Engine(target, None, FixedDepth(0)),
+        {name: Engine(target, [drafter], FixedDepth(4)) for name, drafter in drafters.items()},
+        Engine(target, (), FixedDepth(0)),
     )
     yield found
     print(f"{found.accepted} of {found.drafted} drafts accepted, {found.near_ties} near-ties")

@@ -76,7 +76,7 @@ def test_cancelling_from_another_thread_stops_before_the_next_round(
 
 def test_cancelling_while_the_prompt_is_read_gives_an_empty_output(model_files: Path) -> None:
     target = load(model_files / "target.gguf", max_batch=8)
-    engine = Engine(target, None, FixedDepth(0))
+    engine = Engine(target, (), FixedDepth(0))
     done: list[int] = []
 
     def on_prompt(read: int, total: int) -> None:
@@ -255,7 +255,7 @@ def test_closing_in_another_thread_ends_the_generation_and_then_refuses(
     model_files: Path, draft_model: DraftModel
 ) -> None:
     target = load(model_files / "target.gguf")
-    engine = Engine(target, draft_model, FixedDepth(4))
+    engine = Engine(target, [draft_model], FixedDepth(4))
     paused = Paused(engine)
     closer = Thread(target=engine.close)
     closer.start()

@@ -21,7 +21,7 @@ from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import Distribution, Sampler, SamplerSettings
 from edgespec.decoding.verify import Rejection, Rule
-from edgespec.drafters.base import Node
+from edgespec.drafters.base import Drafter, Node
 from edgespec.drafters.draft_model import DraftModel
 
 from .expected import chi_square, joint
@@ -112,8 +112,8 @@ def test_dropping_drafted_tokens_of_low_q_is_refuted(
     """With p = (½, ½) and q = (0.9, 0.1) it would emit (0.55, 0.45)."""
     draft = Generation._draft
 
-    def keep_the_sure_ones(self: Generation) -> list[Node]:
-        drafted = draft(self)
+    def keep_the_sure_ones(self: Generation, drafter: Drafter | None) -> list[Node]:
+        drafted = draft(self, drafter)
         while drafted and drafted[-1].q is not None and drafted[-1].q.prob(drafted[-1].token) < 0.3:
             drafted.pop()
         return drafted
@@ -126,23 +126,28 @@ def test_a_q_that_skipped_the_sampler_chain_is_refuted(
     model_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The draft is sampled through the chain, but judged by its distribution before the chain."""
-    extend = DraftModel.extend
+    extend, next_q = DraftModel.extend, DraftModel._next
+    rows: list[NDArray[np.float32]] = []
 
-    def with_raw_q(self: DraftModel) -> Node | None:
+    def noting_rows(self: DraftModel) -> Distribution:
         chain = self._state.sampler.distribution
-        rows: list[NDArray[np.float32]] = []
 
         def noting(row: NDArray[np.float32], history: Sequence[int]) -> Distribution:
             rows.append(row.copy())
             return chain(row, history)
 
         monkeypatch.setattr(self._state.sampler, "distribution", noting)
-        node = extend(self)
+        q = next_q(self)
         monkeypatch.setattr(self._state.sampler, "distribution", chain)
+        return q
+
+    def with_raw_q(self: DraftModel) -> Node | None:
+        node = extend(self)
         assert node is not None
-        return Node(node.token, raw.distribution(rows[0], ()))
+        return Node(node.token, raw.distribution(rows[-1], ()))
 
     raw = Sampler(SamplerSettings(temperature=1.0), len(TARGET.vocabulary))
+    monkeypatch.setattr(DraftModel, "_next", noting_rows)
     monkeypatch.setattr(DraftModel, "extend", with_raw_q)
     assert p_value(model_files, FILTERED) < REFUTED
 
