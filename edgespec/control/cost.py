@@ -36,7 +36,6 @@ class CostCurve:
         """points: measured seconds by n, at least one; other sizes are interpolated, and extrapolated
         along the last segment (no cheaper than flat). per_context: relative cost of each token of
         context, the bytes of its keys and values ÷ the bytes of the weights."""
-        self.points = dict(points)
         self._base = [0.0, *(_interpolated(points, n) for n in range(1, LONGEST + 1))]
         self._slope = (self._base[LONGEST] - self._base[LONGEST // 2]) / (LONGEST - LONGEST // 2)
         self._per_context = per_context
@@ -75,11 +74,6 @@ class CostCurve:
         if n <= LONGEST:
             self._seen[n] += 1
             self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
-
-    def learned(self) -> dict[int, float]:
-        """The points as known now, to start from next time: those measured at load, those seen since."""
-        sizes = {n for n in range(1, LONGEST + 1) if self._seen[n] > TRUSTED} | set(self.points)
-        return {n: self.seconds(n) for n in sorted(sizes)}
 
     def _at_scale_one(self, n: int, length: int) -> float:
         return self._shaped(n) * (1.0 + self._per_context * length)

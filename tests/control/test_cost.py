@@ -65,15 +65,6 @@ def test_context_costs_what_its_keys_and_values_add() -> None:
     assert curve.seconds(1, 0) == pytest.approx(1.0)
 
 
-def test_what_was_learned_can_be_started_from() -> None:
-    curve = CostCurve(Q4_0)
-    for _ in range(30):
-        curve.observe(5, 0, 0.050)
-    again = CostCurve(curve.learned())
-    assert again.seconds(5) == pytest.approx(curve.seconds(5))
-    assert again.seconds(8) == pytest.approx(curve.seconds(8))
-
-
 def test_a_roofline_is_flat_until_arithmetic_takes_longer_than_memory() -> None:
     curve = CostCurve(roofline(1e9, 40e9, operations=3e9, peak=500e9))
     assert curve.seconds(1) == curve.seconds(4) == 0.025

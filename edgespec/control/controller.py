@@ -1,0 +1,308 @@
+"""The controller: which drafter, and how deep, every round; plain decoding where drafting does not pay.
+
+The rule (renewal-reward). A round is a cycle that costs seconds and yields tokens; the long-run speed
+is E[tokens] / E[seconds] (renewal-reward theorem, e.g. Ross 1996, §3.6). The best attainable speed λ
+satisfies max over policies of E[tokens] − λ·E[seconds] = 0, and whoever maximises that difference in
+every round attains it (Dinkelbach 1967). So a second is worth λ tokens, and:
+
+- having drafted i tokens, which are all accepted with probability P_i, draft on to the depth j > i that
+  maximises  Σ_{m=i+1..j} P_m − λ·((j − i)·D + T(j + 1) − T(i + 1)),  and stop when no j makes it
+  positive. All j are compared and not the next alone, since T has steps (`best_depth`);
+- at the start of a round take the drafter with the largest E[tokens] − λ·E[seconds] at its best depth,
+  its catching up included. With λ the larger of 1/T(1) and the best drafter's own speed, that is the
+  one with the largest expected speed, and plain decoding where none is faster than 1/T(1).
+
+P comes from acceptance.py, T and D from cost.py. Every token sampled from q is verified: who drafts is
+chosen before it samples, and whether it goes on depends on tokens already drafted and on what q shows
+before it is sampled from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgespec.control.acceptance import Acceptance, Judged
+from edgespec.control.cost import LONGEST, CostCurve
+from edgespec.control.ledger import Ledger
+from edgespec.decoding.rounds import Round
+from edgespec.drafters.base import Drafter, Node, Offer
+
+DEEPEST = 24
+"""tokens drafted in a round at most: beyond, the chance that all are accepted is not worth looking at"""
+MARGIN = 0.02
+"""how much faster drafting must promise to be to be taken up again: the noise of a measured speed"""
+UNPAID_LAG = 2
+"""tokens a drafter reads anyway in its first pass; catching up with more is an investment"""
+LEAST_HORIZON = 64
+"""tokens expected to follow at least, if the budget allows: over these an investment must pay off. Later,
+as many as there were so far: what has lasted goes on about as long"""
+STALE = 32
+"""tokens after which a drafter that is not used is worth another look, if the ledger allows"""
+PLAIN_STALE = 256
+"""rounds after which T(1) is worth another look"""
+
+
+@dataclass
+class Arm:
+    """A drafter as the controller sees it."""
+
+    acceptance: Acceptance
+    cost: CostCurve | None = None
+    """of a draft model's passes; None: drafting is free"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a round with one drafter promises."""
+
+    drafter: str
+    depth: int
+    tokens: float
+    seconds: float
+    """catching up included, as far as this round has to pay for it"""
+    catch_up: float = 0.0
+    """seconds to catch up, in full"""
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for a round and why: what `--explain-policy` prints."""
+
+    drafter: str | None
+    depth: int
+    why: str
+    plain: float
+    """tokens per second of plain decoding, as estimated"""
+    plans: Sequence[Plan] = ()
+    levels: Mapping[str, float] = field(default_factory=dict)
+    """P(accepted) of each drafter's first token, as estimated"""
+
+
+def best_depth(
+    reach: float, chain: Sequence[float], costs: Sequence[float], verify: Sequence[float], i: int, rate: float
+) -> tuple[int, float]:
+    """The depth j ≥ i that maximises Σ_{m=i+1..j} P_m − λ·(cost of drafting + T(j+1) − T(i+1)), and that
+    maximum; (i, 0) if stopping is best.
+
+    reach: P_i. chain: conditional acceptance of the tokens i+1, i+2, …; costs: seconds to draft each.
+    verify: T(n) by n. rate: λ.
+    """
+    depth, best, tokens, seconds = i, 0.0, 0.0, -verify[i + 1]
+    for j, (accept, cost) in enumerate(zip(chain, costs, strict=True), i + 1):
+        reach *= accept
+        tokens += reach
+        seconds += cost
+        gain = tokens - rate * (seconds + verify[j + 1])
+        if gain > best:
+            depth, best = j, gain
+    return depth, best
+
+
+class Controller:
+    """Implements `Policy` by the rule above."""
+
+    def __init__(self, target: CostCurve, arms: Mapping[str, Arm], ledger: Ledger | None = None) -> None:
+        """arms: by the drafters' names; a drafter without an arm is never chosen."""
+        self.target = target
+        self.arms = dict(arms)
+        self.ledger = Ledger() if ledger is None else ledger
+        self.decision = Decision(None, 0, "nothing decided yet", 0.0)
+        self._verify: list[float] = []
+        self._rate = 0.0
+        self._off = False
+        self._plain_age = 0
+        self.start(None)
+
+    def start(self, budget: int | None) -> None:
+        self._budget, self._made = budget, 0
+        self._off = False
+        self._ages = dict.fromkeys(self.arms, 0)
+        self._emitted: dict[int, float] = {}
+        self._foreseen: dict[str, tuple[int, float]] = {}
+        for arm in self.arms.values():
+            arm.acceptance.start()
+
+    # --- the round ---
+
+    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Drafter | None:
+        room = min(room, DEEPEST)
+        self._verify = self.target.table(room + 1, len(context))
+        plain = 1.0 / self._verify[1]
+        offers = {d.name: offer for d in drafters if d.name in self.arms and (offer := d.offer(context))}
+        self._foreseen = {
+            name: (offer.token, offer.confidences[0])
+            for name, offer in offers.items()
+            if offer.token is not None
+        }
+        plans = [self._plan(name, offer, room, len(context)) for name, offer in offers.items()]
+        best = max(plans, key=lambda plan: plan.speed, default=None)
+        self._rate = max(plain, best.speed) if best else plain
+        wanted = best is not None and best.speed > plain * (1.0 + MARGIN * self._off)
+        chosen, why = (best, "pays") if wanted else (None, self._why_not(best, plain))
+        if (probe := self._probe(plans, chosen)) is not None:
+            chosen, why = probe
+        self._off = not wanted
+        self.decision = Decision(
+            chosen.drafter if chosen else None,
+            chosen.depth if chosen else 0,
+            why,
+            plain,
+            plans,
+            {name: self.arms[name].acceptance.level for name in offers},
+        )
+        return next((d for d in drafters if chosen and d.name == chosen.drafter), None)
+
+    def wants_more(self, drafted: Sequence[Node]) -> bool:
+        decision, i = self.decision, len(drafted)
+        if decision.drafter is None:
+            return False
+        if i == 0 or decision.why == "probe":
+            return i < decision.depth
+        return self._goes_on(drafted, None)
+
+    def keeps(self, drafted: Sequence[Node], confidence: float) -> bool:
+        return self.decision.why == "probe" or self._goes_on(drafted, confidence)
+
+    def _goes_on(self, drafted: Sequence[Node], confidence: float | None) -> bool:
+        """Whether any depth beyond `drafted` is worth its time. confidence: of the next token, whose q
+        is then already paid for."""
+        assert self.decision.drafter is not None
+        arm, i = self.arms[self.decision.drafter], len(drafted)
+        reach, sure = 1.0, [node.confidence for node in drafted]
+        for c in sure:
+            reach *= arm.acceptance.now(c)
+        steps = len(self._verify) - 2 - i
+        if steps <= 0:
+            return False
+        costs = [0.0 if arm.cost is None else arm.cost.seconds(1)] * steps
+        if confidence is None:
+            chain = arm.acceptance.ahead(steps, sure)
+        else:
+            chain = [arm.acceptance.now(confidence)]
+            chain += arm.acceptance.ahead(steps - 1, [*sure, confidence])
+            costs[0] = 0.0
+        return best_depth(reach, chain, costs, self._verify, i, self._rate)[0] > i
+
+    # --- what a round with a drafter promises ---
+
+    def _plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
+        arm, verify = self.arms[name], self._verify
+        if arm.cost is None:
+            chain = [arm.acceptance.now(c) for c in offer.confidences[:room]]
+            return _fastest(name, chain, 0.0, 0.0, 0.0, verify)
+        each = arm.cost.seconds(1, length)
+        usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
+        catch_up = arm.cost.seconds(max(offer.lag, 1), length) - each
+        plan = _fastest(name, arm.acceptance.ahead(room), each, 0.0, catch_up, verify)
+        share = max(0.0, catch_up - usual) * min(1.0, plan.tokens / self._horizon())
+        return _fastest(name, arm.acceptance.ahead(room), each, usual + share, catch_up, verify)
+
+    def _horizon(self) -> float:
+        ahead = max(LEAST_HORIZON, self._made)
+        return float(ahead if self._budget is None else max(1, min(ahead, self._budget - self._made)))
+
+    def _why_not(self, best: Plan | None, plain: float) -> str:
+        if best is None:
+            return "off: nothing to draft from"
+        return (
+            f"off: {best.drafter} promises {best.speed:.1f} tok/s "
+            f"({self.arms[best.drafter].acceptance.level:.0%} accepted), plain decoding {plain:.1f}"
+        )
+
+    # --- looking again at what is not used ---
+
+    def _probe(self, plans: Sequence[Plan], chosen: Plan | None) -> tuple[Plan | None, str] | None:
+        """A round for the sake of knowing, if one is due and the ledger can pay for what it may lose."""
+        if chosen is not None and self._plain_age > PLAIN_STALE:
+            loss = self._verify[1] - 1.0 / self._rate
+            if self.ledger.can_pay(loss):
+                return None, "probe"
+        for plan in plans:
+            arm = self.arms[plan.drafter]
+            used = chosen is not None and plan.drafter == chosen.drafter
+            if used or arm.cost is None or self._ages[plan.drafter] < STALE:
+                continue
+            seconds = plan.catch_up + arm.cost.seconds(1) + self._verify[2]
+            if self.ledger.can_pay(seconds - 1.0 / self._rate):
+                return Plan(plan.drafter, 1, 1.0, seconds, plan.catch_up), "probe"
+        return None
+
+    # --- learning ---
+
+    def observe(self, finished: Round) -> None:
+        emitted = len(finished.emitted)
+        self._made += emitted
+        probing = self.decision.why == "probe"
+        worth = emitted / self._rate if self._rate else finished.seconds
+        self.ledger.add(finished.seconds, finished.seconds - worth if probing else 0.0)
+        self._observe_costs(finished)
+        self._observe_acceptance(finished)
+        plain = not finished.drafted
+        self._plain_age = 0 if plain else self._plain_age + 1
+        for name in self._ages:
+            self._ages[name] = 0 if name == finished.drafter else self._ages[name] + emitted
+
+    def _observe_costs(self, finished: Round) -> None:
+        step = finished.verify
+        if step.n <= DEEPEST + 1:
+            self.target.observe(step.n, step.length, finished.seconds - finished.draft_seconds)
+        arm = self.arms.get(finished.drafter or "")
+        if arm is not None and arm.cost is not None:
+            for step in finished.draft_steps:
+                if step.n <= LONGEST:
+                    arm.cost.observe(step.n, step.length, step.seconds)
+
+    def _observe_acceptance(self, finished: Round) -> None:
+        for i, p in enumerate(finished.p):
+            self._emitted[finished.place + i] = p.prob(finished.emitted[i].id)
+        for place in [place for place in self._emitted if place < finished.place - LONGEST]:
+            del self._emitted[place]
+        for name, (token, confidence) in self._foreseen.items():
+            if name != finished.drafter and finished.p:  # what it would have proposed costs nothing to judge
+                self.arms[name].acceptance.look_back([Judged(confidence, finished.p[0].prob(token))])
+        arm = self.arms.get(finished.drafter or "")
+        if arm is None:
+            return
+        # A token y ~ p would have been drafted with probability q(y) and accepted with Σ min(p, q), of
+        # which min(1, q(y) / p(y)) is an unbiased sample.
+        arm.acceptance.look_back(
+            [
+                Judged(seen.confidence, min(1.0, seen.q / said))
+                for seen in finished.hindsight
+                if (said := self._emitted.get(seen.place, 0.0)) > 0.0
+            ]
+        )
+        judged = zip(finished.drafted, finished.likelihoods, strict=False)
+        arm.acceptance.observe([Judged(node.confidence, likely) for node, likely in judged])
+
+    # --- what people are told ---
+
+    def plain_seconds(self, length: int) -> float | None:
+        """What a token costs plainly behind `length`, as estimated."""
+        return self.target.seconds(1, length)
+
+    @property
+    def verdict(self) -> str | None:
+        """Why drafting is off, if it is."""
+        return self.decision.why if self.decision.why.startswith("off") else None
+
+
+def _fastest(
+    name: str, chain: Sequence[float], each: float, first: float, catch_up: float, verify: Sequence[float]
+) -> Plan:
+    """The depth ≥ 1 of the largest expected speed, at `each` second per drafted token and `first` more."""
+    reach, tokens, best = 1.0, 1.0, Plan(name, 1, 1.0, float("inf"))
+    fastest, seconds = 0.0, first
+    for j, accept in enumerate(chain, 1):
+        reach *= accept
+        tokens += reach
+        seconds += each
+        if tokens > fastest * (seconds + verify[j + 1]):
+            fastest = tokens / (seconds + verify[j + 1])
+            best = Plan(name, j, tokens, seconds + verify[j + 1], catch_up)
+    return best
