@@ -187,7 +187,7 @@ Status* compute_matmul(void* self, ort::KernelContext* context) try {
   RETURN_IF_FAILED(weights(kernel, context, &matrix));
   Tensor x;
   RETURN_IF_FAILED(input(kernel, context, 0, &x));
-  if (!x.data || !x.rank || x.shape[x.rank - 1] != matrix.inputs)
+  if (!x.rank || x.shape[x.rank - 1] != matrix.inputs)
     return kernel.error("edgespec.MatMul: the last dimension of X is not K");
   Tensor bias;
   bias.data = nullptr;
