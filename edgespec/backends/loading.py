@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.backends.base import Backend
+from edgespec.backends.conversion import conversion_of, has_conversion
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.speed import fastest
-from edgespec.convert.folder import VOCABULARY, folder_for, is_converted, read_report
-from edgespec.errors import ModelError, UsageError
+from edgespec.convert.folder import VOCABULARY
+from edgespec.errors import UsageError
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.model_file import ModelFile
 from edgespec.hub.onnx_folder import is_onnx, trained_context
@@ -62,7 +63,7 @@ def context_of(file: ModelFile) -> int | None:
 def _choose(file: ModelFile, settings: Settings, depth: int) -> str:
     if is_onnx(file.path):
         return "onnx"
-    if not is_converted(folder_for(file.path)):
+    if not has_conversion(file):
         return "llama.cpp"
     if settings.strict:
         return "onnx"
@@ -128,18 +129,5 @@ def _onnx(file: ModelFile, settings: Settings) -> Backend:
         strict=settings.strict,
         kv_type=settings.kv_type,
     )
-    return Onnx(_onnx_path(file), options, name=file.title)
-
-
-def _onnx_path(file: ModelFile) -> Path:
-    if is_onnx(file.path):
-        return file.path
-    folder = folder_for(file.path)
-    report = read_report(folder) if is_converted(folder) else None
-    if report is None:
-        raise ModelError(f"{file.title} has not been converted to ONNX yet: edgespec convert {file.name}")
-    if file.size and report.source_bytes != file.size:
-        raise ModelError(
-            f"{folder.name} was made from another file; convert again: edgespec convert {file.name}"
-        )
-    return folder
+    path = file.path if is_onnx(file.path) else conversion_of(file)
+    return Onnx(path, options, name=file.title)

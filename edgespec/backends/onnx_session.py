@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edgespec.backends.onnx_files import read_graph
+from edgespec.backends.onnx_tiles import check_kernels, uses_kernels
 from edgespec.errors import BackendError, ModelError, UsageError
+from edgespec.kernels import library
 
 log = logging.getLogger("edgespec.onnx")
 
@@ -26,7 +30,6 @@ PROVIDERS: Mapping[str, str] = {
 """What runs a graph: names for people → ONNX Runtime's. `auto` tries them."""
 _TRY_FIRST = ("cuda", "coreml", "qnn")
 _FATAL = 4
-_LARGE = 256 << 20
 _TOO_NEW = ("under development", "Unsupported model IR version", "is not a registered function/op")
 """what it says of opsets, files and operators that it does not know yet"""
 LONGEST = 300
@@ -47,17 +50,23 @@ def onnxruntime() -> ModuleType:
 
 
 def session_options(threads: int) -> Any:
-    """Options for decoding: `threads` threads, which stop spinning as soon as a pass ends, so that the
-    sessions of target and draft do not take cores from each other."""
+    """Options for decoding with `threads` threads."""
     ort = onnxruntime()
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    _set_threads(options, threads)
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = _FATAL  # errors arrive as exceptions
     options.enable_mem_pattern = False  # shapes change from pass to pass
-    options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
+
+
+def _set_threads(options: Any, threads: int) -> None:
+    """A pool for each session, which sleeps as soon as a pass ends: target and draft take turns, so one of
+    the pools is always asleep. The pool that all sessions can share would spin between passes too (through
+    all of a gap of 20 ms), cannot be told not to, and has one size for all models of the process."""
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.force_spinning_stop", "1")
 
 
 def open_session(
@@ -76,14 +85,14 @@ def open_session(
     installed, BackendError for one that does not run the model.
     """
     ort = onnxruntime()
-    check_files(path)
-    graph = adapt(path)
+    kernels = _needs_kernels(path)
+    opening = _Opening(path, adapt(path), kernels, threads, trial)
     installed = [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
     if provider not in (None, "auto", *PROVIDERS):
         raise UsageError(f"provider {provider!r} is unknown; choose from auto, {', '.join(PROVIDERS)}")
     if provider == "auto":
         for name in (name for name in _TRY_FIRST if name in installed):
-            session = _try_or_none(path, graph, threads, name, trial)
+            session = _try_or_none(opening, name)
             if session is not None:
                 return session, name
     elif provider not in (None, "cpu"):
@@ -93,31 +102,63 @@ def open_session(
                 f"provider {provider} is not in this build of onnxruntime, which has {', '.join(installed)}; "
                 "install the package that has it, or leave --provider out"
             )
-        return _try(path, graph, threads, provider, trial), provider
-    return _try(path, graph, threads, "cpu", trial), "cpu"
+        return _try(opening, provider), provider
+    return _try(opening, "cpu"), "cpu"
 
 
-def _try_or_none(
-    path: Path, graph: bytes | None, threads: int, provider: str, trial: Callable[[Any], None]
-) -> Any:
+@dataclass(frozen=True)
+class _Opening:
+    """A model to be opened."""
+
+    path: Path
+    graph: bytes | None
+    """to be loaded instead of the file's"""
+    kernels: bool
+    """whether it has our operators"""
+    threads: int
+    trial: Callable[[Any], None]
+
+    def session(self, providers: list[str]) -> Any:
+        """Raises whatever onnxruntime raises."""
+        options = session_options(self.threads)
+        if self.kernels:
+            library.register(options)
+        if self.graph is not None:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", str(self.path.parent)
+            )
+        model = self.graph or str(self.path)
+        return onnxruntime().InferenceSession(model, options, providers=providers)
+
+
+def _needs_kernels(path: Path) -> bool:
+    """Whether a model has our operators. Raises ModelError for files that cannot be used."""
+    model = read_graph(path)
+    if model is None or not uses_kernels(model):
+        return False
+    check_kernels(model)
+    if (why := library.unavailable()) is not None:
+        raise ModelError(
+            f"{path.parent.name} was converted for edgespec's kernels, which do not work here ({why}); "
+            "convert its source again with edgespec convert --portable"
+        )
+    return True
+
+
+def _try_or_none(opening: _Opening, provider: str) -> Any:
     try:
-        return _try(path, graph, threads, provider, trial)
+        return _try(opening, provider)
     except (BackendError, ModelError) as error:
         log.warning("provider %s is installed and does not run this model (%s)", provider, error)
         return None
 
 
-def _try(path: Path, graph: bytes | None, threads: int, provider: str, trial: Callable[[Any], None]) -> Any:
-    ort = onnxruntime()
+def _try(opening: _Opening, provider: str) -> Any:
+    path = opening.path
     wanted = PROVIDERS[provider]
     chain = [wanted] if provider == "cpu" else [wanted, PROVIDERS["cpu"]]
     try:
-        options = session_options(threads)
-        if graph is not None:
-            options.add_session_config_entry(
-                "session.model_external_initializers_file_folder_path", str(path.parent)
-            )
-        session = ort.InferenceSession(graph or str(path), options, providers=chain)
+        session = opening.session(chain)
     except Exception as error:  # onnxruntime's exceptions have no common base
         if provider != "cpu":
             raise BackendError(f"provider {provider} cannot load {path.name}: {_reason(error)}") from error
@@ -126,7 +167,7 @@ def _try(path: Path, graph: bytes | None, threads: int, provider: str, trial: Ca
         raise BackendError(f"provider {provider} did not start; its libraries or its device are missing")
     session.disable_fallback()
     try:
-        trial(session)
+        opening.trial(session)
     except Exception as error:
         if provider != "cpu":
             raise BackendError(f"provider {provider} fails on {path.name}: {_reason(error)}") from error
@@ -134,48 +175,6 @@ def _try(path: Path, graph: bytes | None, threads: int, provider: str, trial: Ca
             raise
         raise ModelError(f"{path} loads but does not run: {_reason(error)}") from error
     return session
-
-
-def check_files(path: Path) -> None:
-    """Raise ModelError if a model file is missing, damaged or newer than the runtime, or if its external
-    data are missing or cut short: ONNX Runtime's own words for it are hard to read."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
-    if size > _LARGE:  # the weights are inside: too long to parse twice
-        return
-    try:
-        import onnx
-        from onnx import TensorProto
-    except ImportError:
-        return
-    try:
-        model = onnx.load_model(str(path), load_external_data=False)
-    except Exception as error:
-        raise ModelError(f"{path} is not an ONNX model, or damaged ({type(error).__name__})") from error
-    if not model.graph.node:
-        raise ModelError(f"{path} is not an ONNX model, or damaged (it has no graph)")
-    for tensor in model.graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        location = Path(place.get("location", ""))
-        if location.is_absolute() or ".." in location.parts:
-            raise ModelError(f"{path.name} keeps weights outside of its folder ({location})")
-        data = path.parent / location
-        try:
-            have = data.stat().st_size
-            needed = int(place.get("offset", 0)) + int(place.get("length", 0))
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"{data}, the weights of {path.name}, is missing; fetch or convert it again"
-            ) from error
-        if needed > have:
-            raise ModelError(
-                f"{data} is cut short: it has {have:,} bytes, and {tensor.name} ends at {needed:,}; "
-                "fetch or convert it again"
-            )
 
 
 def _reason(error: Exception) -> str:

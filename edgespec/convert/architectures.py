@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from edgespec.errors import ModelError
 from edgespec.hub.gguf_header import Header, Strings, Tensor
+from edgespec.hub.gguf_info import check_tokens
 
 SUPPORTED = {
     "llama": "Llama 2 and 3, Mistral, TinyLlama, SmolLM2",
@@ -207,6 +208,7 @@ def _vocabulary(header: Header, tensors: Mapping[str, Tensor]) -> int:
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, Strings) or not len(tokens):
         raise ModelError(f"{header.path.name} carries no tokenizer, so it cannot be converted")
+    check_tokens(header)
     return table.shape[1]
 
 

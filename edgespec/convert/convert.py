@@ -17,18 +17,18 @@ from pathlib import Path
 import filelock
 import onnx
 
-from edgespec.convert.blocks import BLOCK_TYPES
 from edgespec.convert.external_data import ExternalData
 from edgespec.convert.folder import DATA, MODEL, TREE, VERSION, VOCABULARY, Report, folder_for, read_report
 from edgespec.convert.graph import Variant, build_graph
-from edgespec.convert.repack import format_of
 from edgespec.convert.source import Source
+from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.vocabulary_file import write_vocabulary
 from edgespec.convert.weights import Weights, write_weights
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub import store
 from edgespec.hub.progress import LogProgress, Progress
 from edgespec.hub.sizes import human
+from edgespec.kernels import library
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Conversion:
 def convert(
     path: Path,
     *,
+    portable: bool | None = None,
     small: bool = False,
     hidden: tuple[int, ...] | None = None,
     force: bool = False,
@@ -51,6 +52,7 @@ def convert(
 ) -> Conversion:
     """Convert a GGUF model (any part of a split one may be named).
 
+    portable: for ONNX Runtime's own operators; False: for our kernels; None: for those that work here.
     small: 4-bit weights wherever the source has more, except in the embedding and the head; for
         draft models, whose errors cost speed and never quality.
     hidden: make the final hidden state an output, and those behind these layers.
@@ -66,21 +68,26 @@ def convert(
         raise UsageError(
             f"hidden states of layers {list(hidden)} were asked for; there are 0 to {layers - 1}"
         )
-    folder = folder_for(source.path)
+    if portable is None:
+        portable = library.unavailable() is not None
+        if portable:
+            library.warn_unavailable("converting for ONNX Runtime's own operators")
+    storage = Storage(portable, small)
+    folder = folder_for(source.path, portable)
     with _locked(folder):
         known = None if force else read_report(folder)
         stat = source.path.stat()
-        options = (VERSION, small, None if hidden is None else [*hidden])
-        if known is not None and (known.version, known.small, known.hidden) == options:
+        options = (VERSION, portable, small, None if hidden is None else [*hidden])
+        if known is not None and (known.version, known.portable, known.small, known.hidden) == options:
             same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
             if same or known.source_sha256 == _sha256(source, progress):
                 return Conversion(folder, known, fresh=False)
-        _require_room(source, small, folder)
+        _require_room(source, storage, folder)
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
         try:
             partial.mkdir(parents=True)
-            report = _write(source, partial, small, hidden, progress)
+            report = _write(source, partial, storage, hidden, progress)
             if folder.exists():
                 shutil.rmtree(folder)
             partial.rename(folder)
@@ -92,7 +99,7 @@ def convert(
 
 
 def _write(
-    source: Source, folder: Path, small: bool, hidden: tuple[int, ...] | None, progress: Progress
+    source: Source, folder: Path, storage: Storage, hidden: tuple[int, ...] | None, progress: Progress
 ) -> Report:
     decoder, header = source.decoder, source.headers[0]
     title = header.metadata.get("general.name")
@@ -100,7 +107,7 @@ def _write(
     progress.start(f"converting {source.path.name}", source.bytes)
     data = ExternalData(folder / DATA)
     try:
-        weights = write_weights(source, data, small, progress.advance)
+        weights = write_weights(source, data, storage, progress.advance)
     finally:
         data.close()
     properties = {
@@ -128,10 +135,11 @@ def _write(
         source_sha256=_sha256(source, progress),
         source_bytes=_bytes(source),
         source_mtime_ns=source.path.stat().st_mtime_ns,
-        small=small,
+        portable=storage.portable,
+        small=storage.small,
         hidden=None if hidden is None else [*hidden],
         licence=licence if isinstance(licence, str) else None,
-        weights=_types(weights, small),
+        weights=_types(weights),
     )
     report.save(folder)
     return report
@@ -144,15 +152,10 @@ def add_quality(conversion: Conversion, quality: dict[str, object]) -> Conversio
     return replace(conversion, report=report)
 
 
-def _types(weights: Weights, small: bool) -> list[dict[str, object]]:
+def _types(weights: Weights) -> list[dict[str, object]]:
     return [
-        {
-            "type": type_,
-            "became": became,
-            "weights": n,
-            "exact": became == "float32" or format_of(type_, small and became.startswith("4")).exact,
-        }
-        for (type_, became), n in weights.became.most_common()
+        {"type": type_, "became": became, "weights": n, "exact": exact}
+        for (type_, became, exact), n in weights.became.most_common()
     ]
 
 
@@ -167,18 +170,16 @@ def _sha256(source: Source, progress: Progress) -> str:
     return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
-def _require_room(source: Source, small: bool, folder: Path) -> None:
-    needed = 0.0
+def _require_room(source: Source, storage: Storage, folder: Path) -> None:
+    needed = 0
     for tensor in source.tensors.values():
-        bits = 32.0
-        if tensor.type in BLOCK_TYPES:
-            form = format_of(tensor.type, small)
-            bits = form.bits + (40 if form.zero_points else 32) / form.block
-        needed += tensor.elements * bits / 8
+        inputs = tensor.shape[0]
+        form = storage.form(tensor.name.removesuffix(".weight"), tensor.type, inputs)
+        needed += stored_bytes(form, tensor.elements // inputs, inputs)
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise ModelError(
-            f"not enough room to convert {source.path.name}: {human(int(needed))} needed, "
+            f"not enough room to convert {source.path.name}: {human(needed)} needed, "
             f"{human(free)} free in {folder.parent}"
         )
 

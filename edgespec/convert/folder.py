@@ -9,9 +9,9 @@ from typing import Any
 
 from edgespec.hub.gguf_header import split_names
 
-VERSION = 1
+VERSION = 2
 """of the converter; models converted by another are converted again"""
-SUFFIX = ".onnx-edgespec"
+SUFFIX, PORTABLE_SUFFIX = ".onnx-edgespec", ".onnx-portable"
 MODEL, TREE, DATA, VOCABULARY, REPORT = (
     "model.onnx",
     "tree.onnx",
@@ -40,6 +40,8 @@ class Report:
     licence: str | None
     weights: list[dict[str, Any]]
     """per ggml type: what it became, how many weights, whether exactly"""
+    portable: bool = True
+    """made for standard operators; False: for our kernels"""
     quality: dict[str, Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -50,10 +52,11 @@ class Report:
         partial.replace(folder / REPORT)
 
 
-def folder_for(source: Path) -> Path:
-    """Where the conversion of a GGUF file lies (any part of a split one may be named)."""
+def folder_for(source: Path, portable: bool = False) -> Path:
+    """Where the conversion of a GGUF file for our kernels lies, or the one for standard operators (any
+    part of a split file may be named)."""
     first = source.with_name(split_names(source.name)[0])
-    return first.with_name(first.stem + SUFFIX)
+    return first.with_name(first.stem + (PORTABLE_SUFFIX if portable else SUFFIX))
 
 
 def read_report(folder: Path) -> Report | None:

@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from edgespec.convert.tiles import Tiles
 from edgespec.convert.weights import Matrix, as_rows
+from edgespec.kernels.library import DOMAIN
 
 CONTRIB = "com.microsoft"
 OPSET, IR_VERSION = 21, 10
@@ -61,6 +63,8 @@ class Graph:
         """The finished model."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, [*self._initializers.values()])
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        if any(node.domain == DOMAIN for node in self.nodes):
+            opsets.append(helper.make_opsetid(DOMAIN, 1))
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgespec"
         )
@@ -73,6 +77,10 @@ def linear(graph: Graph, name: str, x: str, matrix: Matrix) -> str:
 
     x: float32 […, inputs] → float32 […, outputs].
     """
+    if isinstance(matrix.form, Tiles):
+        return _tiled(
+            graph, name, "MatMul", [x, graph.weight(matrix.data), graph.weight(matrix.bias)], matrix
+        )
     if matrix.form is None:
         y = f"{name}.product" if matrix.bias is not None else name
         graph.contrib(y, "FusedMatMul", [x, graph.weight(matrix.data)], [y], transB=1)
@@ -101,8 +109,18 @@ def linear(graph: Graph, name: str, x: str, matrix: Matrix) -> str:
     return name
 
 
+def _tiled(graph: Graph, name: str, op: str, inputs: Sequence[str], matrix: Matrix) -> str:
+    """A node of our kernels."""
+    assert isinstance(matrix.form, Tiles)
+    inputs = [value for value in inputs if value]  # the bias comes last
+    size = {"N": matrix.outputs, "K": matrix.inputs}
+    return graph.node(name, op, inputs, DOMAIN, type=matrix.form.number, **size)
+
+
 def lookup(graph: Graph, name: str, ids: str, matrix: Matrix) -> str:
     """Rows of a matrix: int64 [1, n] → float32 [1, n, inputs]. Quantized rows are expanded when read."""
+    if isinstance(matrix.form, Tiles):
+        return _tiled(graph, name, "Gather", [ids, graph.weight(matrix.data)], matrix)
     if matrix.form is None:
         return graph.node(name, "Gather", [graph.weight(matrix.data), ids])
     rows, scales, zeros = as_rows(matrix)

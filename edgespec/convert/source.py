@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from numpy.typing import NDArray
 
 from edgespec.convert.architectures import Decoder, read_decoder
-from edgespec.convert.blocks import BLOCK_TYPES, FLOAT_TYPES, Blocks, Floats
+from edgespec.convert.blocks import BLOCK_TYPES, FLOAT_TYPES, Blocks, Bytes, Floats
+from edgespec.convert.tiles import ROWS, Tiles, finite
 from edgespec.errors import ModelError
 from edgespec.hub.gguf_header import Header, Tensor
 from edgespec.hub.gguf_info import read_parts
@@ -53,6 +53,14 @@ class Source:
         """The ggml type of a tensor."""
         return self.tensors[name].type
 
+    def rows(self, name: str, tiles: Tiles) -> Iterator[Bytes]:
+        """Pieces of a matrix as the file has it: uint8 [rows, ggml blocks, bytes per block]. Raises
+        ModelError for scales that are no finite numbers."""
+        for _, data in self._pieces(name):
+            if not finite(data, tiles):
+                raise self._not_finite(name)
+            yield data
+
     def blocks(self, name: str) -> Iterator[tuple[int, Blocks]]:
         """Pieces of a quantized matrix: (first row, blocks). Raises ModelError for scales that are no
         finite numbers."""
@@ -93,8 +101,8 @@ class Source:
             f"{self.path.name} is damaged: tensor {name} holds infinite values or NaN; fetch it again"
         )
 
-    def _pieces(self, name: str) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """(first row, uint8 [rows, ggml blocks, bytes per block])."""
+    def _pieces(self, name: str) -> Iterator[tuple[int, Bytes]]:
+        """(first row, uint8 [rows, ggml blocks, bytes per block]): whole tiles but for the last."""
         tensor = self.tensors[name]
         block, size = GGML_QUANT_SIZES[GGMLQuantizationType[tensor.type]]
         columns = tensor.shape[0]
@@ -104,7 +112,7 @@ class Source:
             )
         rows = tensor.elements // columns
         per_row = columns // block * size
-        step = max(1, CHUNK // columns)
+        step = max(1, CHUNK // columns // ROWS) * ROWS
         with self._file_of[name].open("rb") as file:
             file.seek(tensor.offset)
             for row in range(0, rows, step):

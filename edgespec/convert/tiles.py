@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import quantize
 
-from edgespec.convert.blocks import BLOCK_TYPES, Bytes
+from edgespec.convert.blocks import BLOCK_TYPES, Bytes, Floats
 
 ROWS = 16
 """of a tile"""
@@ -84,6 +85,13 @@ def tiles_for(type_: str, inputs: int) -> Tiles | None:
     """How a matrix with rows of so many weights is tiled; None if our kernels do not take it."""
     tiles = TILES.get(type_)
     return tiles if tiles is not None and inputs % tiles.inputs == 0 else None
+
+
+def requantized(values: Floats, tiles: Tiles) -> Bytes:
+    """float32 [rows, weights] → [rows, ggml blocks, bytes per block], rounded to a type's quants."""
+    type_ = GGMLQuantizationType[tiles.type]
+    rows: Bytes = quantize(values, type_).reshape(len(values), -1, GGML_QUANT_SIZES[type_][1])
+    return rows
 
 
 def pack(rows: Bytes, tiles: Tiles) -> Bytes:

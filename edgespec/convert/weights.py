@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import TensorProto
 
-from edgespec.convert.blocks import BLOCK_TYPES
+from edgespec.convert import repack, tiles
+from edgespec.convert.blocks import Bytes
 from edgespec.convert.external_data import ExternalData, viewed
-from edgespec.convert.repack import Format, format_of, pack
+from edgespec.convert.repack import Format
 from edgespec.convert.rope import rope_tables
 from edgespec.convert.source import Source
+from edgespec.convert.storage import Form, Storage, exact
+from edgespec.convert.tiles import Tiles
 
 SPARE_POSITIONS = 64
 """Rotary tables are this much longer than the context, for rows that only fill up a pass."""
@@ -21,12 +24,13 @@ SPARE_POSITIONS = 64
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix [outputs, inputs] in the external data. `form` None: float32."""
+    """A matrix [outputs, inputs] in the external data."""
 
     outputs: int
     inputs: int
-    form: Format | None
+    form: Form
     data: TensorProto
+    """tiles: uint8 [bytes]; float32 [outputs, inputs]; else codes"""
     scales: TensorProto | None = None
     zero_points: TensorProto | None = None
     bias: TensorProto | None = None
@@ -42,40 +46,41 @@ class Weights:
     """by GGUF name without `.weight`; `blk.N.attn_qkv` where the three share a format"""
     ropes: list[tuple[TensorProto, TensorProto]] = field(default_factory=list)
     """cosines and sines of each layer; layers that turn alike share them"""
-    became: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(ggml type, what it became) → number of weights"""
+    became: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
+    """(ggml type, what it became, whether exactly) → number of weights"""
 
 
-def write_weights(source: Source, out: ExternalData, small: bool, advance: Callable[[int], None]) -> Weights:
-    """Convert all tensors. `small`: 4 bits for everything but the output head, see `repack`.
-    `advance(bytes)` is told how much of the source is done."""
-    return _Writer(source, out, small, advance).run()
+def write_weights(
+    source: Source, out: ExternalData, storage: Storage, advance: Callable[[int], None]
+) -> Weights:
+    """Convert all tensors. `advance(bytes)` is told how much of the source is done."""
+    return _Writer(source, out, storage, advance).run()
 
 
 class _Writer:
     def __init__(
-        self, source: Source, out: ExternalData, small: bool, advance: Callable[[int], None]
+        self, source: Source, out: ExternalData, storage: Storage, advance: Callable[[int], None]
     ) -> None:
-        self.source, self.out, self.small, self.advance = source, out, small, advance
+        self.source, self.out, self.storage, self.advance = source, out, storage, advance
         self.weights = Weights()
 
     def run(self) -> Weights:
         d = self.source.decoder
-        self._matrix("token_embd", ["token_embd"], small=False)
+        self._matrix("token_embd", ["token_embd"])
         if not d.tied:
-            self._matrix("output", ["output"], small=False)
+            self._matrix("output", ["output"])
         self._vector("output_norm")
         self._ropes()
         for i in range(d.layers):
             block = f"blk.{i}"
             qkv = [f"{block}.attn_{part}" for part in "qkv"]
             if not d.head_norms and self._alike(qkv):
-                self._matrix(f"{block}.attn_qkv", qkv, self.small)
+                self._matrix(f"{block}.attn_qkv", qkv)
             else:
                 for name in qkv:
-                    self._matrix(name, [name], self.small)
+                    self._matrix(name, [name])
             for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-                self._matrix(f"{block}.{part}", [f"{block}.{part}"], self.small)
+                self._matrix(f"{block}.{part}", [f"{block}.{part}"])
             for part in ("attn_norm", "ffn_norm"):
                 self._vector(f"{block}.{part}")
             if d.head_norms:
@@ -88,14 +93,18 @@ class _Writer:
 
     def _alike(self, names: list[str]) -> bool:
         """Whether the matrices can be one: same format, and either all with a bias or none."""
-        kinds = [self.source.type_of(f"{name}.weight") for name in names]
-        forms = {format_of(kind, self.small) if kind in BLOCK_TYPES else None for kind in kinds}
+        forms = {self._form(name) for name in names}
         return len(forms) == 1 and len({f"{name}.bias" in self.source for name in names}) == 1
+
+    def _form(self, name: str) -> Form:
+        tensor = self.source.tensors[f"{name}.weight"]
+        return self.storage.form(name, tensor.type, tensor.shape[0])
 
     def _vector(self, name: str) -> None:
         full = f"{name}.weight"
         self.weights.vectors[name] = self.out.add(name, self.source.vector(full))
-        self._done(full, "float32")
+        self.advance(self.source.tensors[full].bytes)
+        self._count(full, None)
 
     def _ropes(self) -> None:
         d = self.source.decoder
@@ -108,25 +117,49 @@ class _Writer:
                 made[rope] = self.out.add(f"rope.{n}.cos", cos), self.out.add(f"rope.{n}.sin", sin)
             self.weights.ropes.append(made[rope])
 
-    def _matrix(self, name: str, parts: list[str], small: bool) -> None:
-        """Write matrices of one format below each other, as one."""
+    def _matrix(self, name: str, parts: list[str]) -> None:
+        """Write matrices of one form below each other, as one."""
         tensors = [self.source.tensors[f"{part}.weight"] for part in parts]
         outputs, inputs = sum(t.elements // t.shape[0] for t in tensors), tensors[0].shape[0]
         bias = None
         if f"{parts[0]}.bias" in self.source:
             vectors = [self.source.vector(f"{part}.bias") for part in parts]
             bias = self.out.add(f"{name}.bias", np.concatenate(vectors))
-        if tensors[0].type in BLOCK_TYPES:
-            form, data, scales, zeros = self._quantized(name, parts, outputs, inputs, small)
+        form = self._form(parts[0])
+        if isinstance(form, Tiles):
+            matrix = Matrix(outputs, inputs, form, self._tiled(name, parts, outputs, inputs, form), bias=bias)
+        elif form is not None:
+            data, scales, zeros = self._quantized(name, parts, outputs, inputs, form)
             matrix = Matrix(outputs, inputs, form, data, scales, zeros, bias)
         else:
             matrix = Matrix(outputs, inputs, None, self._float(name, parts, outputs, inputs), bias=bias)
         self.weights.matrices[name] = matrix
 
+    def _tiled(self, name: str, parts: list[str], outputs: int, inputs: int, form: Tiles) -> TensorProto:
+        data = self.out.reserve(f"{name}.tiles", np.uint8, (form.bytes(outputs, inputs),))
+        at = 0
+        for rows in tiles.whole_tiles(self._ggml_rows(parts, form)):
+            packed = tiles.pack(rows, form)
+            self.out.write(data, at, packed)
+            at += len(packed)
+        return data
+
+    def _ggml_rows(self, parts: list[str], form: Tiles) -> Iterator[Bytes]:
+        """Pieces of matrices below each other, in ggml's blocks of the type that the tiles take."""
+        for part in parts:
+            full = f"{part}.weight"
+            if exact(self.source.type_of(full), form):
+                pieces = self.source.rows(full, form)
+            else:
+                pieces = (tiles.requantized(values, form) for _, values in self.source.floats(full))
+            for rows in pieces:
+                yield rows
+                self._advance(full, len(rows))
+            self._count(full, form)
+
     def _quantized(
-        self, name: str, parts: list[str], outputs: int, inputs: int, small: bool
-    ) -> tuple[Format, TensorProto, TensorProto, TensorProto | None]:
-        form = format_of(self.source.type_of(f"{parts[0]}.weight"), small)
+        self, name: str, parts: list[str], outputs: int, inputs: int, form: Format
+    ) -> tuple[TensorProto, TensorProto, TensorProto | None]:
         n = inputs // form.block
         data = self.out.reserve(f"{name}.codes", np.uint8, (outputs, n, form.block * form.bits // 8))
         scales = self.out.reserve(f"{name}.scales", np.float32, (outputs, n))
@@ -137,15 +170,15 @@ class _Writer:
         for part in parts:
             full = f"{part}.weight"
             for row, blocks in self.source.blocks(full):
-                packed = pack(blocks, form)
+                packed = repack.pack(blocks, form)
                 self.out.write(data, first + row, packed.data)
                 self.out.write(scales, first + row, packed.scales)
                 if zeros is not None and packed.zero_points is not None:
                     self.out.write(zeros, first + row, packed.zero_points)
                 self._advance(full, len(blocks.quants))
             first += self._rows(full)
-            self._count(full, str(form))
-        return form, data, scales, zeros
+            self._count(full, form)
+        return data, scales, zeros
 
     def _float(self, name: str, parts: list[str], outputs: int, inputs: int) -> TensorProto:
         data = self.out.reserve(f"{name}.floats", np.float32, (outputs, inputs))
@@ -156,7 +189,7 @@ class _Writer:
                 self.out.write(data, first + row, values)
                 self._advance(full, len(values))
             first += self._rows(full)
-            self._count(full, "float32")
+            self._count(full, None)
         return data
 
     def _rows(self, full: str) -> int:
@@ -166,18 +199,15 @@ class _Writer:
     def _advance(self, full: str, rows: int) -> None:
         self.advance(self.source.tensors[full].bytes * rows // self._rows(full))
 
-    def _done(self, full: str, became: str) -> None:
-        self.advance(self.source.tensors[full].bytes)
-        self._count(full, became)
-
-    def _count(self, full: str, became: str) -> None:
+    def _count(self, full: str, form: Form) -> None:
         tensor = self.source.tensors[full]
-        self.weights.became[tensor.type, became] += tensor.elements
+        became = "float32" if form is None else str(form)
+        self.weights.became[tensor.type, became, exact(tensor.type, form)] += tensor.elements
 
 
 def as_rows(matrix: Matrix) -> tuple[TensorProto, TensorProto | None, TensorProto | None]:
     """A quantized matrix's codes as [outputs, bytes], scales and zero points: what a gather of rows reads."""
-    assert matrix.form is not None
+    assert isinstance(matrix.form, Format)
     width = matrix.inputs * matrix.form.bits // 8
     return (
         viewed(matrix.data, f"{matrix.data.name}.rows", (matrix.outputs, width)),

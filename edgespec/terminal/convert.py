@@ -12,12 +12,14 @@ from edgespec.hub.resolve import resolve
 from edgespec.terminal.notes import note
 
 
-def convert_model(name: str, small: bool, check: str, force: bool, progress: Progress) -> list[str]:
+def convert_model(
+    name: str, portable: bool | None, small: bool, check: str, force: bool, progress: Progress
+) -> list[str]:
     """Convert the model a name stands for, check it, and say where it is. `check`: none, quick, full."""
     file = resolve(name)
     if is_onnx(file.path):
         raise UsageError(f"{file.title} is an ONNX model already")
-    done = convert(file.path, small=small, force=force, progress=progress)
+    done = convert(file.path, portable=portable, small=small, force=force, progress=progress)
     if not done.fresh:
         note(f"{file.title} was converted before; --force converts it again")
     if check != "none" and (

@@ -39,14 +39,23 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_the_folder_is_complete_by_itself(model: Path) -> None:
-    done = convert(model)
-    assert done.fresh and done.folder == model.parent / "tiny.onnx-edgespec"
+@pytest.mark.parametrize(
+    ("portable", "name", "form"),
+    [
+        (False, "tiny.onnx-edgespec", ("Q4_1 tiles", True)),
+        (True, "tiny.onnx-portable", ("8 bits, blocks of 32, zero points", False)),
+    ],
+)
+def test_the_folder_is_complete_by_itself(
+    model: Path, portable: bool, name: str, form: tuple[str, bool]
+) -> None:
+    done = convert(model, portable=portable)
+    assert done.fresh and done.folder == model.parent / name
     assert names(done.folder) == ["model.onnx", "model.onnx.data", "report.json", "tree.onnx", "vocab.gguf"]
     report = json.loads((done.folder / "report.json").read_text())
     assert report["source"] == "tiny.gguf" and len(report["source_sha256"]) == 64
     became = {kind["type"]: (kind["became"], kind["exact"]) for kind in report["weights"]}
-    assert became == {"Q4_1": ("8 bits, blocks of 32, zero points", False), "F32": ("float32", True)}
+    assert became == {"Q4_1": form, "F32": ("float32", True)} and report["portable"] == portable
     header = gguf.GGUFReader(done.folder / "vocab.gguf")
     assert not header.tensors and "tokenizer.ggml.tokens" in header.fields
 
@@ -118,6 +127,16 @@ def test_a_file_cut_short_is_refused(model: Path) -> None:
     with model.open("r+b") as file:
         file.truncate(model.stat().st_size - 100)
     with pytest.raises(ModelError, match="damaged or cut short"):
+        convert(model)
+
+
+def test_tokens_that_repeat_are_refused(model: Path) -> None:
+    """llama.cpp, whose tokenizer converted models use, would end the process."""
+    data = model.read_bytes()
+    one, other = (len(t).to_bytes(8, "little") + t for t in (b"m", b"n"))
+    assert data.count(one) == data.count(other) == 1
+    model.write_bytes(data.replace(one, other))
+    with pytest.raises(ModelError, match="token .* is there twice"):
         convert(model)
 
 

@@ -1,0 +1,47 @@
+"""Which conversion of a GGUF file runs here: the one for our kernels, or the portable one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgespec.convert.folder import folder_for, is_converted, read_report
+from edgespec.errors import ModelError
+from edgespec.hub.model_file import ModelFile
+from edgespec.kernels import library
+
+
+def has_conversion(file: ModelFile) -> bool:
+    """Whether there is one that runs here. If our kernels would be needed and do not work, says so."""
+    ours, portable = folder_for(file.path), folder_for(file.path, portable=True)
+    if is_converted(portable) or (is_converted(ours) and library.unavailable() is None):
+        return True
+    if is_converted(ours):
+        library.warn_unavailable(f"{ours.name} is not used")
+    return False
+
+
+def conversion_of(file: ModelFile) -> Path:
+    """The folder to run: the one for our kernels where they work, else the portable one, aloud.
+
+    Raises ModelError if there is none, or if it was made from another file; names the command to run.
+    """
+    ours, portable = folder_for(file.path), folder_for(file.path, portable=True)
+    folder, command = ours, f"edgespec convert {file.name}"
+    if not is_converted(ours):
+        folder = portable
+    elif library.unavailable() is not None:
+        if not is_converted(portable):
+            raise ModelError(
+                f"{file.title} was converted for edgespec's kernels, which do not work here "
+                f"({library.unavailable()}); convert it for others: {command} --portable"
+            )
+        library.warn_unavailable(f"using {portable.name}")
+        folder = portable
+    report = read_report(folder) if is_converted(folder) else None
+    if report is None:
+        raise ModelError(f"{file.title} has not been converted to ONNX yet: {command}")
+    if folder == portable:
+        command += " --portable"
+    if file.size and report.source_bytes != file.size:
+        raise ModelError(f"{folder.name} was made from another file; convert again: {command}")
+    return folder

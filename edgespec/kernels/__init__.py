@@ -1,0 +1,1 @@
+"""Our operators for ONNX Runtime: quantized matrix products, as cheap for several tokens as for one."""
