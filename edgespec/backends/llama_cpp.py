@@ -31,6 +31,8 @@ from edgespec.backends.llama_library import (
 from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
+from edgespec.hub.gguf_header import read_header
+from edgespec.hub.gguf_info import check_tokens
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +102,7 @@ class LlamaCpp:
     def _load_model(self, path: Path, options: LlamaCppOptions) -> None:
         c = self._c
         _check_file(path)
+        check_tokens(read_header(path))
         gpu = bool(c.llama_supports_gpu_offload())
         if options.gpu_layers and not gpu:
             raise UsageError(

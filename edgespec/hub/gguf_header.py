@@ -77,12 +77,25 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        start = self._offsets[index]
-        (length,) = struct.unpack_from("<Q", self._data, start)
-        return self._data[start + 8 : start + 8 + length].decode("utf-8", "replace")
+        return self._bytes(index).decode("utf-8", "replace")
 
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))
+
+    def repeated(self) -> int | None:
+        """The first string that was there before, as C reads strings: up to a zero. Empty ones may repeat."""
+        seen: set[bytes] = set()
+        for i in range(len(self)):
+            text, _, _ = self._bytes(i).partition(b"\0")
+            if text and text in seen:
+                return i
+            seen.add(text)
+        return None
+
+    def _bytes(self, index: int) -> bytes:
+        start = self._offsets[index]
+        (length,) = struct.unpack_from("<Q", self._data, start)
+        return self._data[start + 8 : start + 8 + length]
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,15 @@ def read_parts(path: Path) -> list[Header]:
     return [read_header(part) for part in parts]
 
 
+def check_tokens(header: Header) -> None:
+    """Raise ModelError if two tokens are the same, with which llama.cpp ends the process."""
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Strings) and (i := tokens.repeated()) is not None:
+        raise ModelError(
+            f"{header.path} is damaged: its token {i}, {tokens[i]!r}, is there twice; fetch it again"
+        )
+
+
 def _text(meta: dict[str, Any], key: str) -> str | None:
     value = meta.get(key)
     return value if isinstance(value, str) else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from closed_form import write_gguf
 from closed_form.ngram import Floats
 from pair import TARGET, VOCABULARY, load
 
@@ -394,10 +395,10 @@ def test_files_that_are_no_models_are_told_apart(model_files: Path, tmp_path: Pa
     for name, content, message in (
         ("text.gguf", b"hello, world", r"text.gguf is not a GGUF file \(it begins with b'hell'\)"),
         ("empty.gguf", b"", "empty.gguf is not a GGUF file"),
-        ("magic.gguf", b"GGUF", "magic.gguf cannot be loaded: .+"),
-        ("header.gguf", whole[:2000], "header.gguf cannot be loaded: .+"),
-        ("half.gguf", whole[: len(whole) // 2], "half.gguf cannot be loaded: .+"),
-        ("end.gguf", whole[:-4], "end.gguf cannot be loaded: .+"),
+        ("magic.gguf", b"GGUF", "magic.gguf is not a GGUF model: it holds only 4 bytes"),
+        ("header.gguf", whole[:2000], "header.gguf is damaged or cut short"),
+        ("half.gguf", whole[: len(whole) // 2], "half.gguf is damaged or cut short"),
+        ("end.gguf", whole[:-4], "end.gguf is damaged or cut short"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ModelError, match=message):
@@ -406,6 +407,12 @@ def test_files_that_are_no_models_are_told_apart(model_files: Path, tmp_path: Pa
         load(tmp_path / "missing.gguf")
     with pytest.raises(ModelError, match="cannot be read: Is a directory"):
         LlamaCpp(tmp_path)
+
+
+def test_a_vocabulary_with_which_llama_cpp_would_abort_is_refused(tmp_path: Path) -> None:
+    write_gguf(TARGET.renamed(VOCABULARY.id(b"m"), b"n"), tmp_path / "twice.gguf")
+    with pytest.raises(ModelError, match=r"twice\.gguf is damaged: its token \d+, '[mn]', is there twice"):
+        load(tmp_path / "twice.gguf")
 
 
 @pytest.mark.parametrize(
