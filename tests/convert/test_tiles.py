@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from ggml_rows import random_rows, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,22 +17,6 @@ from edgespec.convert.tiles import TILES, finite, pack, tiles_for, whole_tiles
 from .tile_reader import read_tiles
 
 HEADER = Path(edgespec.__file__).parent / "kernels" / "tile_formats.h"
-
-
-def random_rows(type_: str, rows: int, groups: int, seed: int) -> np.ndarray:
-    """uint8 [rows, ggml blocks, bytes]: any bits that are numbers."""
-    tiles = TILES[type_]
-    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_]]
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (rows, groups * tiles.inputs // block, size), dtype=np.uint8)
-    for field in tiles.fields:
-        if field.item == 2:  # no exponent of all ones
-            data[..., field.begin + 1] &= 0xBF
-    return data
-
-
-def weights(rows: np.ndarray, type_: str) -> np.ndarray:
-    return np.asarray(dequantize(rows.reshape(len(rows), -1), GGMLQuantizationType[type_]), np.float32)
 
 
 @pytest.mark.parametrize("type_", TILES)
