@@ -214,6 +214,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, Place
     ),
     flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=8),
     cut=st.just(1.0) | st.floats(0.2, 1),
+    portable=st.booleans(),
 )
 def test_a_corrupt_file_converts_or_is_refused_in_words(
     tmp_path: Path,
@@ -222,6 +223,7 @@ def test_a_corrupt_file_converts_or_is_refused_in_words(
     values: list[tuple[float, bytes]],
     flips: list[tuple[float, int]],
     cut: float,
+    portable: bool,
 ) -> None:
     """Values of the header become odd ones, bytes anywhere become others, and the end may be missing."""
     whole, places = healthy[which]
@@ -234,7 +236,7 @@ def test_a_corrupt_file_converts_or_is_refused_in_words(
     path = tmp_path / "fuzz.gguf"
     path.write_bytes(data[: int(cut * len(data))])
     try:
-        convert(path, force=True)
+        convert(path, portable=portable, force=True)
     except EdgespecError as error:
         assert "fuzz" in str(error)
     assert not list(tmp_path.glob("*.partial"))
