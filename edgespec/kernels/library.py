@@ -70,6 +70,9 @@ def _probe(library: Path) -> tuple[str | None, str | None]:
     if (found := abi()) != ABI:
         return f"{library} is of version {found}, not {ABI}; install edgespec again", None
     isa.restype = ctypes.c_char_p
+    name = isa()
+    if name is None:
+        return "EDGESPEC_ISA names no instruction set of this processor", None
     try:
         import onnxruntime
 
@@ -78,4 +81,4 @@ def _probe(library: Path) -> tuple[str | None, str | None]:
         return "the package onnxruntime is not installed", None
     except Exception as error:  # onnxruntime's exceptions have no common base
         return f"onnxruntime {onnxruntime.__version__} refuses {library.name}: {error}", None
-    return None, isa().decode()
+    return None, name.decode()

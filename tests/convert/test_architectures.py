@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernels_here import need_kernels
 
 from edgespec.backends.base import Backend, Segment
 from edgespec.errors import ModelError
@@ -57,10 +58,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
 
 
+@pytest.mark.parametrize("portable", [False, True], ids=["ours", "portable"])
 @pytest.mark.parametrize("tiny", TINY.values(), ids=TINY.keys())
-def test_a_converted_model_computes_what_its_source_does(tmp_path: Path, tiny: Tiny) -> None:
+def test_a_converted_model_computes_what_its_source_does(tmp_path: Path, tiny: Tiny, portable: bool) -> None:
+    if not portable:
+        need_kernels()
     path = write_tiny(tmp_path / "tiny.gguf", tiny)
-    folder = convert(path).folder
+    folder = convert(path, portable=portable).folder
     exactly = reference_logits(Source(path), text())
     options = {"n_ctx": 128, "threads": 1, "max_rows": 128}
     whole = logits(Onnx(folder, OnnxOptions(**options)), [N])
@@ -110,17 +114,29 @@ def test_in_a_tree_windows_reach_as_far_back_as_in_a_chain(tmp_path: Path, promp
     backend.close()
 
 
-def test_4_bit_weights_for_drafts_resemble_the_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("portable", "became"),
+    [
+        (False, {("Q4_0 tiles", False), ("Q8_0 tiles", True), ("float32", True)}),
+        (
+            True,
+            {("4 bits, blocks of 32, zero points", False), ("8 bits, blocks of 32", True), ("float32", True)},
+        ),
+    ],
+    ids=["ours", "portable"],
+)
+def test_4_bit_weights_for_drafts_resemble_the_model(
+    tmp_path: Path, portable: bool, became: set[tuple[str, bool]]
+) -> None:
+    """The embedding and the head stay as they were."""
+    if not portable:
+        need_kernels()
     path = write_tiny(tmp_path / "tiny.gguf", Tiny("llama", type="Q8_0"))
     exactly = reference_logits(Source(path), text())
-    done = convert(path, small=True)
+    done = convert(path, portable=portable, small=True)
     small = logits(Onnx(done.folder, OnnxOptions(n_ctx=128, threads=1, max_rows=128)), [N])
     assert np.corrcoef(small.ravel(), exactly.ravel())[0, 1] > 0.7  # of random weights; of real ones far more
-    assert {kind["became"] for kind in done.report.weights} == {
-        "4 bits, blocks of 32, zero points",
-        "8 bits, blocks of 32",  # embedding and head stay as they were
-        "float32",
-    }
+    assert {(kind["became"], kind["exact"]) for kind in done.report.weights} == became
 
 
 def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:

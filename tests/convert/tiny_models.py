@@ -57,6 +57,11 @@ TINY = {
     "llama, Q5_1": Tiny("llama", type="Q5_1"),
     "llama, F16": Tiny("llama", type="F16", tied=True),
     "llama, BF16": Tiny("llama", type="BF16"),
+    "llama, Q4_K": Tiny("llama", width=256, head=64, hidden=512, type="Q4_K"),
+    "llama, Q5_K": Tiny("llama", width=256, head=64, hidden=512, type="Q5_K", tied=True),
+    "llama, Q6_K": Tiny("llama", width=256, head=64, hidden=512, type="Q6_K", tied=True),
+    "llama, IQ4_NL": Tiny("llama", type="IQ4_NL", tied=True),
+    "llama, Q5_0": Tiny("llama", type="Q5_0"),
     "qwen2": Tiny("qwen2", biases=True, keys={"rope.freq_base": 1e6}),
     "qwen2, YaRN": Tiny("qwen2", biases=True, keys=YARN),
     "qwen2, Q8_0": Tiny("qwen2", biases=True, type="Q8_0"),
@@ -107,12 +112,34 @@ def write_tiny(path: Path, tiny: Tiny, seed: int = 0) -> Path:
         elif tiny.type in ("F32", "F16"):
             writer.add_tensor(name, array.astype(np.float16) if tiny.type == "F16" else array)
         else:
-            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+            writer.add_tensor(name, _quantized(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _quantized(array: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """Rows of a type's bytes: of the array, or, where gguf cannot quantize, of random weights as large."""
+    try:
+        return gguf.quants.quantize(array, kind)
+    except NotImplementedError:
+        pass
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(array.size)
+    data = rng.integers(0, 256, (len(array), array.shape[1] // block, size), dtype=np.uint8)
+    # The scale of the block, and that of its minimums, such that weights are about as often negative.
+    numbers = {"Q4_K": {0: 1.0, 2: 0.25}, "Q5_K": {0: 1.0, 2: 0.5}, "Q6_K": {208: 1.0}}.get(
+        kind.name, {0: 1.0}
+    )
+
+    def scaled(scale: float) -> np.ndarray:
+        for at, value in numbers.items():
+            data[..., at : at + 2] = np.array([scale * value], "<f2").view(np.uint8)
+        return data.reshape(len(array), -1)
+
+    return scaled(float(array.std() / gguf.quants.dequantize(scaled(1.0), kind).std()))
 
 
 def _tensors(tiny: Tiny, rng: np.random.Generator) -> dict[str, np.ndarray]:
