@@ -41,23 +41,10 @@ def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[
     return texts
 
 
-class _Depth(click.ParamType):  # type: ignore[type-arg]
-    name = "depth"
-
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
-        if value == "auto":
-            return value
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a whole number nor auto", param, context)
-
-
 _LOADING = (
     click.option(
-        "--depth", type=_Depth(), default="auto", show_default=True, metavar="N",
-        help="Tokens to draft per round; 0 decodes plainly; auto decides every round who drafts, and how "
-        "deep, and drafts nothing where it does not pay.",
+        "--depth", type=int, default=4, show_default=True, metavar="N",
+        help="Tokens to draft per round; 0 decodes plainly.",
     ),
     click.option(
         "--draft", metavar="NAME",
@@ -87,8 +74,8 @@ _LOADING = (
     ),
     click.option(
         "--kv-type", type=click.Choice(["f16", "q8_0", "f32"]),
-        help="Precision of the KV cache; f16 takes half the memory of f32, and q8_0, which only llama.cpp has, "
-        "a quarter. Default: f16; f32 with ONNX.",
+        help="Precision of the KV cache; f16 takes half the memory of f32, and q8_0, which only llama.cpp "
+        "has, a quarter. Default: f16; f32 with ONNX.",
     ),
     click.option(
         "--gpu-layers", type=click.IntRange(min=0), metavar="N",
@@ -196,15 +183,6 @@ def report(command: Command) -> Command:
     option = click.option(
         "--report/--no-report", default=None,
         help="Say on stderr how fast it was. Default: if stderr is a terminal.",
-    )  # fmt: skip
-    return option(command)
-
-
-def explain_policy(command: Command) -> Command:
-    """Whether to say what was decided."""
-    option = click.option(
-        "--explain-policy", is_flag=True,
-        help="Say on stderr, for each round, who drafted how deep and why.",
     )  # fmt: skip
     return option(command)
 
