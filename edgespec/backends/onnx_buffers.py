@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from edgespec.backends.onnx_files import read_graph
 from edgespec.backends.onnx_model import Array
 from edgespec.errors import UsageError
 
 KV_TYPES: Mapping[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
-LARGE = 256 << 20
-"""bytes of a model file with its weights inside: too long to parse again"""
 _ATTENTION = "GroupQueryAttention"
 _PAST, _PRESENT = slice(3, 5), slice(1, 3)
 """where keys and values are among its inputs and outputs"""
@@ -70,20 +69,18 @@ def bind(to: Any, name: str, buffer: Array, shape: SequenceOf[int] | None = None
 def writes_in_place(path: Path, pasts: SequenceOf[str], presents: SequenceOf[str]) -> bool:
     """Whether a model's keys and values go through GroupQueryAttention and nothing else, so that they may
     be kept in a `FixedCache`."""
-    if path.stat().st_size > LARGE:
-        return False
-    try:
-        import onnx
-    except ImportError:
+    model = read_graph(path)
+    if model is None:
         return False
     wanted = dict(zip(pasts, presents, strict=True))
     outputs: dict[str, str] = {}
-    for node in onnx.load_model(str(path), load_external_data=False).graph.node:
+    for node in model.graph.node:
         if node.op_type == _ATTENTION:
             outputs |= zip(node.input[_PAST], node.output[_PRESENT], strict=False)
             others = {*node.input[: _PAST.start], *node.input[_PAST.stop :]}
         else:
             others = {*node.input}
-        if not others.isdisjoint(wanted):
+        inner = any(attribute.HasField("g") for attribute in node.attribute)  # may read them as well
+        if inner or not others.isdisjoint(wanted):
             return False
     return outputs == wanted
