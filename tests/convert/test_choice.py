@@ -1,0 +1,121 @@
+"""Which conversion is made and run: the one for our kernels where they work, else the portable one, aloud."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from kernels_here import need_kernels
+
+from edgespec.errors import ModelError
+
+from .tiny_models import Tiny, write_tiny
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+import edgespec
+from edgespec.cli.commands import main
+from edgespec.convert.convert import convert
+from edgespec.convert.folder import folder_for
+from edgespec.kernels import library
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "tiny.gguf", Tiny("llama", type="Q4_1"))
+
+
+@pytest.fixture
+def no_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library._warn.cache_clear()
+    monkeypatch.setenv("EDGESPEC_KERNELS", str(tmp_path / "nowhere.so"))
+
+
+def loads(model: Path, backend: str = "onnx") -> str:
+    """The backend that runs a model."""
+    with edgespec.load(model, backend=backend, draft="none", threads=1) as runtime:
+        runtime.generate("stay ", max_tokens=3)
+        return type(runtime.target).__name__
+
+
+def test_both_conversions_can_be_there(model: Path) -> None:
+    ours, portable = convert(model, portable=False), convert(model, portable=True)
+    assert {ours.folder, portable.folder} == {folder_for(model), folder_for(model, portable=True)}
+    assert not convert(model, portable=False).fresh and not convert(model, portable=True).fresh
+
+
+def test_our_kernels_are_the_default_where_they_work(model: Path) -> None:
+    need_kernels()
+    assert not convert(model).report.portable
+    assert loads(model) == "Onnx"
+
+
+def test_without_kernels_a_portable_conversion_is_made_aloud(
+    model: Path, no_kernels: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert convert(model).report.portable
+    convert(model)
+    (message,) = caplog.messages
+    assert "nowhere.so is missing); converting for ONNX Runtime's own operators" in message
+    assert loads(model) == "Onnx"
+
+
+def test_without_kernels_the_portable_conversion_runs_aloud(
+    model: Path, no_kernels: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    convert(model, portable=False)
+    convert(model, portable=True)
+    caplog.set_level(logging.WARNING)
+    assert loads(model) == "Onnx"
+    assert any("nowhere.so is missing); using tiny.onnx-portable" in line for line in caplog.messages)
+
+
+def test_without_kernels_a_conversion_for_them_is_refused(
+    model: Path, no_kernels: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = convert(model, portable=False).folder
+    with pytest.raises(ModelError, match=rf"nowhere\.so is missing.*edgespec convert {model} --portable"):
+        loads(model)
+    with pytest.raises(ModelError, match=r"nowhere\.so is missing.*edgespec convert --portable"):
+        loads(folder)
+    caplog.set_level(logging.WARNING)
+    assert loads(model, "auto") == "LlamaCpp"
+    assert any("tiny.onnx-edgespec is not used" in line for line in caplog.messages)
+
+
+def test_the_command_makes_a_portable_conversion(model: Path) -> None:
+    result = CliRunner().invoke(main, ["convert", str(model), "--portable", "--check", "none"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(folder_for(model, portable=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"no library", "cannot be loaded"), (None, "cannot be loaded")]
+)
+def test_a_library_that_is_none_of_ours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
+) -> None:
+    file = tmp_path / "other.so"
+    if content is None:  # a library, but another one
+        import _ctypes
+
+        file = Path(_ctypes.__file__ or sys.executable)
+    else:
+        file.write_bytes(content)
+    monkeypatch.setenv("EDGESPEC_KERNELS", str(file))
+    assert message in str(library.unavailable()) and library.instruction_set() is None
+
+
+def test_the_library_says_what_instructions_it_uses() -> None:
+    need_kernels()
+    assert library.instruction_set() in {"avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "scalar"}
