@@ -23,4 +23,23 @@ static inline float half_to_float(uint16_t h) {
   return out;
 }
 
+// Rounded to the nearest, ties to even.
+static inline uint16_t float_to_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const uint16_t sign = bits >> 16 & 0x8000;
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // too large, or infinite
+  if (magnitude < 0x38800000) {                       // subnormal: a multiple of 2^-24
+    float positive;
+    std::memcpy(&positive, &magnitude, sizeof positive);
+    positive += 0.5f;  // whose low bits count 2^-24
+    std::memcpy(&bits, &positive, sizeof bits);
+    return sign | (bits & 0x7fff);
+  }
+  const uint32_t odd = magnitude >> 13 & 1;
+  return sign | (magnitude - 0x38000000 + 0xfff + odd) >> 13;
+}
+
 }  // namespace edgespec

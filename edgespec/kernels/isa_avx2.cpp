@@ -10,5 +10,5 @@ const Kernels kAvx2 = {"avx2", avx2::Simd::kMaxTokens,
                          return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                                 __builtin_cpu_supports("f16c");
                        },
-                       avx2::quantize, avx2::multiply_tiles};
+                       avx2::quantize, avx2::multiply_tiles, avx2::attend, avx2::join};
 }  // namespace edgespec

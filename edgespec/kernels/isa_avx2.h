@@ -31,6 +31,8 @@ struct Simd {
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
   static F negated(F x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 
   static I load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
@@ -39,7 +41,15 @@ struct Simd {
   static I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
   static I add(I a, I b) { return _mm256_add_epi32(a, b); }
   template <int n>
+  static I shift_left(I x) { return _mm256_slli_epi32(x, n); }
+  template <int n>
   static I shift_right(I x) { return _mm256_srli_epi32(x, n); }
+
+  static I as_bits(F x) { return _mm256_castps_si256(x); }
+  static F as_floats(I x) { return _mm256_castsi256_ps(x); }
+  static F zero_where_below(F value, F x, float limit) {
+    return _mm256_and_ps(value, _mm256_cmp_ps(x, set1(limit), _CMP_NLT_UQ));
+  }
 
   static U load(const uint8_t* line, int part) { return load_256(line + 32 * part); }
   static U masked(U x, char mask) { return _mm256_and_si256(x, _mm256_set1_epi8(mask)); }
@@ -131,3 +141,4 @@ struct Simd {
 }  // namespace edgespec
 
 #include "tile_kernel.h"
+#include "attention_kernel.h"

@@ -32,6 +32,8 @@ struct Simd {
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static F negated(F x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 
   static I load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
@@ -39,7 +41,15 @@ struct Simd {
   static I bit_or(I a, I b) { return _mm512_or_si512(a, b); }
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   template <int n>
+  static I shift_left(I x) { return _mm512_slli_epi32(x, n); }
+  template <int n>
   static I shift_right(I x) { return _mm512_srli_epi32(x, n); }
+
+  static I as_bits(F x) { return _mm512_castps_si512(x); }
+  static F as_floats(I x) { return _mm512_castsi512_ps(x); }
+  static F zero_where_below(F value, F x, float limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(limit), _CMP_NLT_UQ), value);
+  }
 
   static U load(const uint8_t* line, int) { return _mm512_loadu_si512(line); }
   static U low_nibbles(U x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
@@ -93,6 +103,7 @@ struct Simd {
 }  // namespace edgespec
 
 #include "tile_kernel.h"
+#include "attention_kernel.h"
 
 namespace edgespec {
 extern const Kernels kAvx512Vnni;
@@ -102,5 +113,5 @@ const Kernels kAvx512Vnni = {"avx512vnni", avx512vnni::Simd::kMaxTokens,
                                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                                       __builtin_cpu_supports("avx512vnni");
                              },
-                             avx512vnni::quantize, avx512vnni::multiply_tiles};
+                             avx512vnni::quantize, avx512vnni::multiply_tiles, avx512vnni::attend, avx512vnni::join};
 }  // namespace edgespec

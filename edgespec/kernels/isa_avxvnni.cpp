@@ -10,5 +10,5 @@ const Kernels kAvxVnni = {"avxvnni", avxvnni::Simd::kMaxTokens,
                             return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                                    __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avxvnni");
                           },
-                          avxvnni::quantize, avxvnni::multiply_tiles};
+                          avxvnni::quantize, avxvnni::multiply_tiles, avxvnni::attend, avxvnni::join};
 }  // namespace edgespec

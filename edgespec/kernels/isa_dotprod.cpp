@@ -6,5 +6,5 @@
 
 namespace edgespec {
 extern const Kernels kDotprod;
-const Kernels kDotprod = {"dotprod", dotprod::Simd::kMaxTokens, has_dotprod, dotprod::quantize, dotprod::multiply_tiles};
+const Kernels kDotprod = {"dotprod", dotprod::Simd::kMaxTokens, has_dotprod, dotprod::quantize, dotprod::multiply_tiles, dotprod::attend, dotprod::join};
 }  // namespace edgespec

@@ -6,5 +6,5 @@
 
 namespace edgespec {
 extern const Kernels kNeon;
-const Kernels kNeon = {"neon", neon::Simd::kMaxTokens, has_neon, neon::quantize, neon::multiply_tiles};
+const Kernels kNeon = {"neon", neon::Simd::kMaxTokens, has_neon, neon::quantize, neon::multiply_tiles, neon::attend, neon::join};
 }  // namespace edgespec

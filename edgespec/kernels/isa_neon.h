@@ -31,6 +31,8 @@ struct Simd {
   static F to_float(I x) { return vcvtq_f32_s32(x); }
   static F negated(F x) { return vnegq_f32(x); }
   static F mul(F a, F b) { return vmulq_f32(a, b); }
+  static F add(F a, F b) { return vaddq_f32(a, b); }
+  static F max(F a, F b) { return vmaxq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
 
   static I load_words(const uint32_t* p) { return vreinterpretq_s32_u32(vld1q_u32(p)); }
@@ -38,7 +40,15 @@ struct Simd {
   static I bit_or(I a, I b) { return vorrq_s32(a, b); }
   static I add(I a, I b) { return vaddq_s32(a, b); }
   template <int n>
+  static I shift_left(I x) { return vshlq_n_s32(x, n); }
+  template <int n>
   static I shift_right(I x) { return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), n)); }
+
+  static I as_bits(F x) { return vreinterpretq_s32_f32(x); }
+  static F as_floats(I x) { return vreinterpretq_f32_s32(x); }
+  static F zero_where_below(F value, F x, float limit) {
+    return vbslq_f32(vcltq_f32(x, vdupq_n_f32(limit)), zero(), value);
+  }
 
   static U load(const uint8_t* line, int part) { return vld1q_u8(line + 16 * part); }
   static U low_nibbles(U x) { return vandq_u8(x, vdupq_n_u8(15)); }
@@ -159,3 +169,4 @@ struct Simd {
 }  // namespace edgespec
 
 #include "tile_kernel.h"
+#include "attention_kernel.h"

@@ -41,6 +41,8 @@ struct Simd {
   static F to_float(I x) { return each<F>([&](size_t i) { return float(x.v[i]); }); }
   static F negated(F x) { return each<F>([&](size_t i) { return -x.v[i]; }); }
   static F mul(F a, F b) { return each<F>([&](size_t i) { return a.v[i] * b.v[i]; }); }
+  static F add(F a, F b) { return each<F>([&](size_t i) { return a.v[i] + b.v[i]; }); }
+  static F max(F a, F b) { return each<F>([&](size_t i) { return std::max(a.v[i], b.v[i]); }); }
   static F fma(F a, F b, F c) { return each<F>([&](size_t i) { return std::fma(a.v[i], b.v[i], c.v[i]); }); }
 
   static I load_words(const uint32_t* p) { return each<I>([&](size_t i) { return int32_t(p[i]); }); }
@@ -48,7 +50,15 @@ struct Simd {
   static I bit_or(I a, I b) { return each<I>([&](size_t i) { return a.v[i] | b.v[i]; }); }
   static I add(I a, I b) { return each<I>([&](size_t i) { return a.v[i] + b.v[i]; }); }
   template <int n>
+  static I shift_left(I x) { return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) << n); }); }
+  template <int n>
   static I shift_right(I x) { return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) >> n); }); }
+
+  static I as_bits(F x) { I out; std::memcpy(&out, &x, sizeof out); return out; }
+  static F as_floats(I x) { F out; std::memcpy(&out, &x, sizeof out); return out; }
+  static F zero_where_below(F value, F x, float limit) {
+    return each<F>([&](size_t i) { return x.v[i] < limit ? 0.0f : value.v[i]; });
+  }
 
   static U load(const uint8_t* line, int) { return each<U>([&](size_t i) { return line[i]; }); }
   static U low_nibbles(U x) { return each<U>([&](size_t i) { return x.v[i] & 15; }); }
@@ -99,9 +109,10 @@ struct Simd {
 }  // namespace edgespec
 
 #include "tile_kernel.h"
+#include "attention_kernel.h"
 
 namespace edgespec {
 extern const Kernels kScalar;
 const Kernels kScalar = {"scalar", scalar::Simd::kMaxTokens, [] { return true; }, scalar::quantize,
-                         scalar::multiply_tiles};
+                         scalar::multiply_tiles, scalar::attend, scalar::join};
 }  // namespace edgespec

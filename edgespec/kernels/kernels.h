@@ -29,6 +29,32 @@ struct Activations {
   const float* floats;  // the activations themselves, [tokens, inputs]
 };
 
+// A range of positions.
+struct Span {
+  int64_t begin, end;
+};
+
+// Some tokens' attention in one layer. The cache holds keys as [kv_heads][capacity / 16][size][16]
+// (position p is element p % 16 of tile p / 16) and values as [kv_heads][capacity][size].
+struct Attention {
+  static constexpr int64_t kSpan = 512;  // positions that are summed up together
+
+  int64_t heads, kv_heads, size;  // size: channels of a head, a multiple of 16
+  int64_t capacity, total;        // positions: room, and those in the cache, the new ones included
+  int64_t tokens;
+  bool halves;           // the cache is float16, not float32
+  const void* keys;
+  const void* values;
+  const float* queries;  // [kv_heads][tokens · group][size], turned and scaled
+  const Span* visible;   // of each token
+  const float* bias;     // [tokens][bias_stride], added to the scores; or nullptr
+  int64_t bias_stride;
+  float* partial;        // [kv_heads][spans][tokens · group][2 + size]: maximum, sum, weighted values
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t spans() const { return (total + kSpan - 1) / kSpan; }
+};
+
 // The code for one instruction set.
 struct Kernels {
   const char* name;
@@ -38,6 +64,8 @@ struct Kernels {
   // y[token][row] (+ bias[row]) for tiles first … last − 1. x: `parts` of falling size, by one at most.
   void (*multiply_tiles)(const Matrix& matrix, int64_t first, int64_t last, const Activations* x, int parts,
                          const float* bias, float* y);
+  void (*attend)(const Attention& attention, int64_t head, int64_t span);
+  void (*join)(const Attention& attention, int64_t head, int64_t token, float* y);
 };
 
 // The best for this processor; EDGESPEC_ISA may name another. nullptr if that cannot run here.

@@ -20,7 +20,8 @@ struct CustomOpDomain;
 struct ShapeInfo;
 struct CustomOp;
 
-enum ElementType { kFloat = 1, kUint8 = 2, kInt64 = 7 };
+enum ElementType { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10 };
+enum Characteristic { kRequired = 0, kOptional = 1 };
 enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
 
 // A place in the table, and the type of the function there.
@@ -57,7 +58,8 @@ using GetTensorData = Slot<51, Status*(Value*, void**)>;
 using GetDimensionsCount = Slot<61, Status*(const ShapeInfo*, size_t*)>;
 using GetDimensions = Slot<62, Status*(const ShapeInfo*, int64_t*, size_t)>;
 using GetTensorShape = Slot<65, Status*(const Value*, ShapeInfo**)>;
-using GetAttribute = Slot<86, Status*(const KernelInfo*, const char*, int64_t*)>;
+using GetNumber = Slot<85, Status*(const KernelInfo*, const char*, float*)>;
+using GetInteger = Slot<86, Status*(const KernelInfo*, const char*, int64_t*)>;
 using GetInputCount = Slot<88, Status*(const KernelContext*, size_t*)>;
 using GetInput = Slot<90, Status*(const KernelContext*, size_t, const Value**)>;
 using GetOutput = Slot<91, Status*(KernelContext*, size_t, const int64_t*, size_t, Value**)>;

@@ -1,0 +1,52 @@
+// What the shared library offers: to ONNX Runtime its operators, to Python and tests a few functions.
+
+#include "matmul.h"
+#include "ort_kernel.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
+  const ort::Api* api = base->get(ort::kVersion);
+  if (!api) return nullptr;  // too old to tell it so; loading the model will fail
+  ort::CustomOpDomain* domain = nullptr;
+  RETURN_IF_FAILED(api->call<ort::CreateCustomOpDomain>("edgespec", &domain));
+  for (const ort::CustomOp* op : {edgespec::matmul_op(), edgespec::gather_op(), edgespec::attention_op(),
+                                  edgespec::half_attention_op()})
+    RETURN_IF_FAILED(api->call<ort::AddToDomain>(domain, op));
+  return api->call<ort::AddDomain>(options, domain);
+}
+
+// The version of these exports.
+EXPORT int edgespec_abi() { return 1; }
+
+// The instruction set in use; nullptr if EDGESPEC_ISA names one that cannot run here.
+EXPORT const char* edgespec_isa() {
+  const edgespec::Kernels* chosen = edgespec::kernels();
+  return chosen ? chosen->name : nullptr;
+}
+
+// Without a runtime, in one thread, on any instruction set: x float32 [tokens, inputs] -> y float32
+// [tokens, outputs]. 0, or -1 if the instruction set or the matrix is not to be had.
+EXPORT int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int64_t outputs, int64_t inputs,
+                           const float* bias, const float* x, int64_t tokens, float* y) {
+  const edgespec::Kernels* chosen = edgespec::kernels(isa);
+  const edgespec::Matrix matrix{static_cast<edgespec::Type>(type), outputs, inputs, w};
+  if (!chosen || !matrix.tile_bytes()) return -1;
+  edgespec::Scratch scratch;
+  uint8_t* memory = scratch.reserve(edgespec::multiply_scratch(matrix, tokens));
+  if (!memory) return -1;
+  edgespec::multiply(*chosen, matrix, bias, x, tokens, y, memory, [](void (*task)(void*, size_t), size_t n, void* job) {
+    for (size_t i = 0; i < n; i++) task(job, i);
+  });
+  return 0;
+}
+
+// Reads every cache line; for measuring how fast memory is.
+EXPORT uint64_t edgespec_read(const uint64_t* data, size_t words) {
+  uint64_t sums[8] = {};
+  for (size_t i = 0; i + 8 <= words; i += 8)
+    for (size_t j = 0; j < 8; j++) sums[j] += data[i + j];
+  uint64_t sum = 0;
+  for (uint64_t part : sums) sum += part;
+  return sum;
+}
