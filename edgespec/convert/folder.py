@@ -45,6 +45,11 @@ class Report:
     quality: dict[str, Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def exact(self) -> bool:
+        """Whether all weights are the source's own, bit for bit."""
+        return all(kind["exact"] for kind in self.weights)
+
     def save(self, folder: Path) -> None:
         """Write it into the folder, whole or not at all."""
         partial = folder / f"{REPORT}.partial"

@@ -3,6 +3,11 @@
 The text is the beginning of Lewis Carroll's Alice's Adventures in Wonderland (1865), in the public
 domain. What llama.cpp differs from itself by, feeding one token at a time instead of many, is measured
 along: both runtimes round activations to 8 bits, so no two ways of computing agree better than that.
+
+The first token is reported apart. Some models give it activations hundreds of times larger than any
+others, and llama.cpp, which rounds those of a K-quant in blocks of 256, may get its logits quite wrong
+(Qwen2.5-Coder-1.5B: 5 nats from float32 arithmetic, edgespec's kernels 0.01). Only a prompt of one token
+would notice.
 """
 
 from __future__ import annotations
@@ -26,6 +31,9 @@ TOKENS = 256
 PASS = 32
 WARN_KL, WARN_TOP1 = 0.02, 0.95
 """A conversion is suspicious beyond these, unless llama.cpp differs from itself by as much."""
+LEVEL, NOTHING = 2.0, 1e-3
+"""times the KL divergence of llama.cpp from itself, and nats on top: suspicious beyond them if the weights
+are the source's own"""
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +43,8 @@ def measure_quality(source: Path, folder: Path, full: bool, progress: Progress) 
 
     The result holds, for each comparison `a vs b`: `top1` (share of positions with the same most
     probable token), `kl` (mean KL divergence of b from a, nats), `logit` (mean absolute difference of
-    logits); and for each of them the perplexity on the text.
+    logits), `kl_first` (of the first token, which the others leave out); and for each of them the
+    perplexity on the text.
     """
     n = TOKENS
     with_llama = LlamaCpp(source, LlamaCppOptions(n_ctx=n + 1, max_batch=n, max_rows=n, kv_type="f32"))
@@ -67,10 +76,12 @@ def measure_quality(source: Path, folder: Path, full: bool, progress: Progress) 
     return quality
 
 
-def warning(quality: dict[str, Any]) -> str | None:
-    """One line if the conversion differs from its source by more than it should."""
+def warning(quality: dict[str, Any], exact: bool) -> str | None:
+    """One line if the conversion differs from its source by more than it should. `exact`: it holds the
+    source's own weights."""
     ours, floor = quality["onnx vs llama.cpp"], quality["llama.cpp, one by one vs llama.cpp"]
-    if ours["kl"] <= max(WARN_KL, 2 * floor["kl"]) and ours["top1"] >= min(WARN_TOP1, floor["top1"] - 0.02):
+    most = LEVEL * floor["kl"] + NOTHING if exact else max(WARN_KL, 2 * floor["kl"])
+    if ours["kl"] <= most and ours["top1"] >= min(WARN_TOP1, floor["top1"] - 0.02):
         return None
     return (
         f"the converted model differs from its source: the same most probable token at {ours['top1']:.1%} of "
@@ -80,15 +91,16 @@ def warning(quality: dict[str, Any]) -> str | None:
 
 
 def compare(a: Logits, b: Logits) -> dict[str, float]:
-    """top1, kl and logit of two runs over the same text; see `measure_quality`."""
+    """top1, kl and logit of two runs over the same text of two tokens or more; see `measure_quality`."""
     kl = []
     for x, y in zip(a, b, strict=True):
         p, q = _log_softmax(x), _log_softmax(y)
         kl.append(float(np.sum(np.exp(p) * (p - q))))
-    difference = a.astype(np.float64) - b
+    difference = a[1:].astype(np.float64) - b[1:]
     return {
-        "top1": float(np.mean(a.argmax(axis=-1) == b.argmax(axis=-1))),
-        "kl": float(np.mean(kl)),
+        "top1": float(np.mean(a[1:].argmax(axis=-1) == b[1:].argmax(axis=-1))),
+        "kl": float(np.mean(kl[1:])),
+        "kl_first": kl[0],
         "logit": float(np.mean(np.abs(difference))),
         "logit_max": float(np.max(np.abs(difference))),
     }

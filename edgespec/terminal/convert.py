@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgespec.convert.convert import Conversion, add_quality, convert
+from edgespec.convert.folder import Report
 from edgespec.errors import UsageError
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.progress import Progress
@@ -31,9 +32,9 @@ def convert_model(
 
 def _summary(done: Conversion) -> list[str]:
     quality = done.report.quality
+    lines = [f"weights: {_weights(done.report)}"]
     if quality is None:
-        return []
-    lines = []
+        return lines
     for name in (name for name in quality if " vs " in name):
         q = quality[name]
         lines.append(f"{name}: same choice {q['top1']:.1%}, KL {q['kl']:.4f}, logits {q['logit']:.3f}")
@@ -41,10 +42,17 @@ def _summary(done: Conversion) -> list[str]:
     return [*lines, f"perplexity: {perplexity}"]
 
 
+def _weights(report: Report) -> str:
+    if report.exact:
+        return "those of the source, bit for bit"
+    changed = sum(kind["weights"] for kind in report.weights if not kind["exact"])
+    return f"{changed / sum(kind['weights'] for kind in report.weights):.0%} rounded anew, see report.json"
+
+
 def _check(done: Conversion, source: Path, check: str, progress: Progress) -> Conversion:
     from edgespec.convert.quality import measure_quality, warning
 
     quality = measure_quality(source, done.folder, check == "full", progress)
-    if (line := warning(quality)) is not None:
+    if (line := warning(quality, done.report.exact)) is not None:
         progress.message(line)
     return add_quality(done, quality)
