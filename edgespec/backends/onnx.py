@@ -119,7 +119,7 @@ class Onnx:
             )
         return Capabilities(
             rollback=True,
-            row_invariant=options.strict,
+            row_invariant=options.strict or model.row_invariant,
             gpu=model.provider in ("cuda", "tensorrt"),
             tree=model.tree,
             hidden=bool(model.hidden),

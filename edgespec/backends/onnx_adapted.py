@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.backends.onnx_window import fit_windows
+from edgespec.backends.onnx_window import ATTENTION, fit_windows
+from edgespec.kernels.library import DOMAIN
 
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-ATTENTION = "GroupQueryAttention"
 _FLOATS = (0, 1, 2, 7, 8, 10)
 """inputs of the attention operator that must have the type of its cache, beside the cache"""
 
@@ -31,9 +31,13 @@ def adapted(path: Path, *, half: bool) -> bytes | None:
 
 
 def _keep_in_half(graph: GraphProto) -> None:
-    """Keys and values in float16. The operator then takes and gives nothing else, so the rest is cast."""
+    """Keys and values in float16. ONNX Runtime's operator then takes and gives nothing else, so the rest is
+    cast; ours has a twin."""
     from onnx import NodeProto, TensorProto, helper
 
+    for node in graph.node:
+        if node.domain == DOMAIN and node.op_type == "Attention":
+            node.op_type = "HalfAttention"
     for value in [*graph.input, *graph.output]:
         if value.name.startswith(("past_key_values.", "present.")):
             value.type.tensor_type.elem_type = TensorProto.FLOAT16

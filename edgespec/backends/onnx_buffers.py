@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgespec.backends.onnx_files import read_graph
 from edgespec.backends.onnx_model import Array
@@ -35,8 +36,9 @@ class FixedCache:
     """`Cache` in buffers as long as the context, bound as both inputs and outputs."""
 
     def __init__(self, binding: Any, buffers: Mapping[str, Array], presents: SequenceOf[str]) -> None:
-        """`buffers`: zeros [1, kv heads, capacity, head] by input, whose pages are committed when first
-        written; `presents`: the outputs that belong to them."""
+        """`buffers`: zeros [1, kv heads, capacity, head] by input, or in tiles of t positions [1, kv heads,
+        capacity / t, head, t], whose pages are committed when first written; `presents`: the outputs that
+        belong to them."""
         self.binding = binding
         self._buffers = buffers
         for (past, buffer), present in zip(buffers.items(), presents, strict=True):
@@ -44,20 +46,37 @@ class FixedCache:
             bind(binding.bind_output, present, buffer)
 
     def arrays(self, length: int) -> Mapping[str, Array]:
-        return {name: buffer[:, :, :length] for name, buffer in self._buffers.items()}
+        return {name: _read(buffer, np.arange(length)) for name, buffer in self._buffers.items()}
 
     def fill(self, arrays: Mapping[str, Array]) -> None:
         for name, buffer in self._buffers.items():
             saved = arrays[name]
-            length = saved.shape[2]
-            if saved.dtype != buffer.dtype or saved.shape != buffer[:, :, :length].shape:
+            at = np.arange(saved.shape[2])
+            if saved.dtype != buffer.dtype or saved.shape != _read(buffer, at).shape:
                 raise ValueError(f"{name} is {saved.dtype} {saved.shape}")
-            buffer[:, :, :length] = saved
+            _write(buffer, at, saved)
 
     def move(self, start: int, indices: SequenceOf[int]) -> None:
         source = start + np.asarray(indices, np.int64)
         for buffer in self._buffers.values():
-            buffer[:, :, start : start + len(source)] = buffer[:, :, source]
+            _write(buffer, start + np.arange(len(source)), _read(buffer, source))
+
+
+def _read(buffer: Array, at: NDArray[np.int64]) -> Array:
+    """Positions of a cache: [1, kv heads, positions, head]."""
+    if buffer.ndim == 4:
+        return buffer[:, :, at]
+    tile = buffer.shape[4]
+    return np.moveaxis(buffer[:, :, at // tile, :, at % tile], 0, 2)
+
+
+def _write(buffer: Array, at: NDArray[np.int64], values: Array) -> None:
+    """Put them there."""
+    if buffer.ndim == 4:
+        buffer[:, :, at] = values
+    else:
+        tile = buffer.shape[4]
+        buffer[:, :, at // tile, :, at % tile] = np.moveaxis(values, 2, 0)
 
 
 def bind(to: Any, name: str, buffer: Array, shape: SequenceOf[int] | None = None) -> None:

@@ -65,6 +65,8 @@ class ConvertedModel:
                 for i in session.get_inputs()
                 if i.name.startswith(f"{BIAS}.")
             }
+            self.row_invariant: bool = about["row_invariant"]
+            self._inputs = {i.name: i.shape for i in session.get_inputs()}
             self._kv_shape = (1, about["kv_heads"], about["head"])
         except (KeyError, ValueError, TypeError) as error:
             raise ModelError(
@@ -77,6 +79,7 @@ class ConvertedModel:
 
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
+        self._pad = limits.pad and not self.row_invariant
         tokens, rows = max(2, limits.max_batch), limits.max_rows + 1
         self._ids = np.zeros(tokens, np.int64)
         self._positions = np.zeros(tokens, np.int64)
@@ -93,12 +96,21 @@ class ConvertedModel:
 
     def cache(self) -> FixedCache:
         _, heads, head = self._kv_shape
-        shape = (1, heads, self._limits.n_ctx + 1, head)  # one more for a row that only fills up a pass
-        parts = [f"{i}.{part}" for i in range(self.shape.layers) for part in ("key", "value")]
-        buffers: dict[str, Array] = {f"past_key_values.{p}": np.zeros(shape, self._kv_type) for p in parts}
-        cache = FixedCache(self.session.io_binding(), buffers, [f"present.{p}" for p in parts])
+        capacity = self._limits.n_ctx + 1  # one more for a row that only fills up a pass
+        shape: tuple[int, ...] = (1, heads, capacity, head)
+        shapes = {"key": shape, "value": shape}
+        if len(self._inputs["past_key_values.0.key"]) == 5:
+            *_, tile = self._inputs["past_key_values.0.key"]
+            tiles = -(-capacity // tile)
+            shapes = {"key": (1, heads, tiles, head, tile), "value": (1, heads, tiles * tile, head)}
+        parts = {f"{i}.{part}": shapes[part] for i in range(self.shape.layers) for part in shapes}
+        buffers: dict[str, Array] = {
+            f"past_key_values.{part}": np.zeros(shape, self._kv_type) for part, shape in parts.items()
+        }
+        cache = FixedCache(self.session.io_binding(), buffers, [f"present.{part}" for part in parts])
         bind(cache.binding.bind_input, "seqlens_k", self._last)
-        bind(cache.binding.bind_input, "total_sequence_length", self._total)
+        if "total_sequence_length" in self._inputs:
+            bind(cache.binding.bind_input, "total_sequence_length", self._total)
         return cache
 
     def run(
@@ -111,7 +123,7 @@ class ConvertedModel:
         at: int,
     ) -> Logits:
         assert isinstance(cache, FixedCache)
-        if self._limits.pad and parents is None and self._kv_shape[2] > WIDE_HEAD:
+        if self._pad and parents is None and self._kv_shape[2] > WIDE_HEAD:
             cut = SHORT_TEXT - length
             if 0 < cut < len(tokens):
                 before = [row for row in rows if row < cut]
@@ -132,9 +144,9 @@ class ConvertedModel:
         binding = cache.binding
         n, r = len(tokens), len(rows)
         self._ids[:n], self._rows[:r] = tokens, rows
-        if self._limits.pad and n == 1:
+        if self._pad and n == 1:
             n, self._ids[1] = 2, 0
-        if self._limits.pad and r == 1:
+        if self._pad and r == 1:
             r, self._rows[1] = 2, self._rows[0]
         self._last[0], self._total[...] = length + n - 1, length + n
         bind(binding.bind_input, "input_ids", self._ids, (1, n))

@@ -62,6 +62,8 @@ class Model(Protocol):
     chat_template: str | None
     fingerprint: str
     """tells models apart whose saved caches must not be mixed"""
+    row_invariant: bool
+    """a token's logits do not depend on its pass, by the way the graph is made"""
     tree: bool
     hidden: Mapping[str, NDArray[np.float32]]
     """of the last passes, by name: float32 [max rows, width]"""

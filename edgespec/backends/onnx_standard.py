@@ -73,6 +73,7 @@ class StandardModel:
     """`Model` on a file or folder of the layouts above."""
 
     tree = False
+    row_invariant = False
 
     def __init__(self, path: Path, threads: int, provider: str | None, kv: str | None) -> None:
         """Raises as `open_session` and `kv_type` do, and ModelError for graphs that are no text decoders

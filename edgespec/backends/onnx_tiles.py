@@ -1,6 +1,6 @@
 """Graphs with our operators, checked before ONNX Runtime sees them: each weight is as long as its node says.
 
-The operators check what depends on inputs: widths of activations, ids of rows.
+The operators check what depends on inputs: widths of activations, ids of rows, caches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 OPSET = 1
 ALIGNMENT = 64
 """of weights in their file, so that vectors can be loaded in place"""
-_OPERATORS = {"MatMul": (2, 3), "Gather": (2, 2)}
+_ATTENTION = "Attention"
+_OPERATORS = {"MatMul": (2, 3), "Gather": (2, 2), _ATTENTION: (8, 10)}
 """least and most inputs"""
 _LARGEST = 1 << 31
 _TILES = {tiles.number: tiles for tiles in TILES.values()}
@@ -44,6 +45,8 @@ def _check(node: NodeProto, tensors: dict[str, TensorProto]) -> None:
     least, most = _OPERATORS.get(node.op_type, (0, -1))
     if not least <= len(node.input) <= most:
         raise _damaged(node.name, f"edgespec's kernels have no {node.op_type} of {len(node.input)} inputs")
+    if node.op_type == _ATTENTION:  # has no weights
+        return
     sizes = {attribute.name: attribute.i for attribute in node.attribute if attribute.type == attribute.INT}
     outputs, inputs, type_ = (sizes.get(name, 0) for name in ("N", "K", "type"))
     tiles = _TILES.get(type_)

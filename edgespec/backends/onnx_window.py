@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 BIAS = "attention_bias"
 """the input of tree graphs that says what a token sees"""
+ATTENTION = "GroupQueryAttention"
+_WINDOWS = {"local_window_size": -1, "window": 0}
+"""attributes of ONNX Runtime's attention and of ours: what means no window"""
 _WINDOW, _TOKENS, _HEAD = 2, 5, 8
 
 
@@ -27,19 +30,19 @@ def fit_windows(graph: GraphProto) -> bool:
     changed = False
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name != "local_window_size" or attribute.i <= 0:
+            if attribute.name not in _WINDOWS or attribute.i <= 0:
                 continue
             if BIAS in node.input:
                 _as_bias(graph, node, attribute)
                 changed = True
-            elif (excess := _seen() - _WINDOW) != 0:
+            elif node.op_type == ATTENTION and (excess := _seen() - _WINDOW) != 0:
                 attribute.i -= excess
                 changed = True
     return changed
 
 
 def _as_bias(graph: GraphProto, node: NodeProto, window: AttributeProto) -> None:
-    """The operator counts places in the cache, and in a tree those are not positions: siblings push what
+    """The operators count places in the cache, and in a tree those are not positions: siblings push what
     is older out of the window. So a window becomes a bias like the tree's own, an input named after it."""
     name = f"{BIAS}.{window.i}"
     if name not in [value.name for value in graph.input]:
@@ -47,7 +50,7 @@ def _as_bias(graph: GraphProto, node: NodeProto, window: AttributeProto) -> None
         graph.input.add().CopyFrom(like)
         graph.input[-1].name = name
     node.input[list(node.input).index(BIAS)] = name
-    node.attribute.remove(window)
+    window.i = _WINDOWS[window.name]
 
 
 @cache
@@ -63,7 +66,7 @@ def _seen() -> int:
     inputs.append(helper.make_tensor_value_info("last", TensorProto.INT32, [1]))
     inputs.append(helper.make_tensor_value_info("total", TensorProto.INT32, []))
     node = helper.make_node(
-        "GroupQueryAttention",
+        ATTENTION,
         ["q", "k", "v", "pk", "pv", "last", "total"],
         ["y", "nk", "nv"],
         domain="com.microsoft",

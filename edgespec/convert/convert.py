@@ -19,9 +19,10 @@ import onnx
 
 from edgespec.convert.external_data import ExternalData
 from edgespec.convert.folder import DATA, MODEL, TREE, VERSION, VOCABULARY, Report, folder_for, read_report
-from edgespec.convert.graph import Variant, build_graph
+from edgespec.convert.graph import Variant, build_graph, has_tiled_attention
 from edgespec.convert.source import Source
 from edgespec.convert.storage import Storage, stored_bytes
+from edgespec.convert.tiles import Tiles
 from edgespec.convert.vocabulary_file import write_vocabulary
 from edgespec.convert.weights import Weights, write_weights
 from edgespec.errors import ModelError, UsageError
@@ -110,6 +111,10 @@ def _write(
         weights = write_weights(source, data, storage, progress.advance)
     finally:
         data.close()
+    chain = Variant(tree=False, portable=storage.portable, hidden=hidden)
+    ours = has_tiled_attention(decoder, chain) and all(
+        isinstance(matrix.form, Tiles) for matrix in weights.matrices.values()
+    )
     properties = {
         "edgespec": json.dumps(
             {
@@ -121,11 +126,12 @@ def _write(
                 "context": decoder.context,
                 "vocabulary": decoder.vocabulary,
                 "width": decoder.width,
+                "row_invariant": ours,  # a token's logits do not depend on its pass
             }
         )
     }
-    for tree, file in ((False, MODEL), (True, TREE)):
-        onnx.save(build_graph(decoder, weights, Variant(tree, hidden), properties), folder / file)
+    for variant, file in ((chain, MODEL), (replace(chain, tree=True), TREE)):
+        onnx.save(build_graph(decoder, weights, variant, properties), folder / file)
     write_vocabulary(header, folder / VOCABULARY)
     licence = header.metadata.get("general.license")
     report = Report(

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.hub.gguf_header import split_names
 
-VERSION = 2
+VERSION = 3
 """of the converter; models converted by another are converted again"""
 SUFFIX, PORTABLE_SUFFIX = ".onnx-edgespec", ".onnx-portable"
 MODEL, TREE, DATA, VOCABULARY, REPORT = (

@@ -1,10 +1,11 @@
 """The decoder as an ONNX graph.
 
 Inputs: `input_ids` int64 [1, n]; `rows` int64 [r], the positions (0 … n−1) whose logits are wanted;
-`seqlens_k` int32 [1] = total − 1 and `total_sequence_length` int32 [], total being the tokens in the
-cache and the new ones; per layer `past_key_values.N.key` and `.value`, float32 [1, kv heads, capacity,
-head]. Outputs: `logits` float32 [1, r, vocabulary]; `present.N.key` and `.value`, to be bound to the
-very buffers of the inputs: the cache is written in place.
+`seqlens_k` int32 [1] = total − 1 and, for ONNX Runtime's attention, `total_sequence_length` int32 [],
+total being the tokens in the cache and the new ones; per layer `past_key_values.N.key` and `.value`,
+float32 [1, kv heads, capacity, head], for our attention the keys in tiles: [1, kv heads, capacity / 16,
+head, 16]. Outputs: `logits` float32 [1, r, vocabulary]; `present.N.key` and `.value`, to be bound to
+the very buffers of the inputs: the cache is written in place.
 
 The tree graph has two inputs more: `position_ids` int64 [1, n] and `attention_bias` float32
 [1, 1, n, total], added to the scores (0 to see, a large negative number not to).
@@ -24,6 +25,7 @@ from onnx import TensorProto
 
 from edgespec.convert.architectures import Decoder
 from edgespec.convert.nodes import Graph, linear, lookup
+from edgespec.convert.tiles import ROWS
 from edgespec.convert.weights import Weights
 
 
@@ -32,8 +34,15 @@ class Variant:
     """Which graph of a model."""
 
     tree: bool = False
+    portable: bool = True
+    """ONNX Runtime's own attention, not ours"""
     hidden: tuple[int, ...] | None = None
     """layers whose hidden states are outputs, beside the final one; None: no hidden states at all"""
+
+
+def has_tiled_attention(decoder: Decoder, variant: Variant) -> bool:
+    """Whether attention is ours, which takes whole tiles of channels."""
+    return not variant.portable and decoder.head % ROWS == 0
 
 
 def build_graph(
@@ -53,7 +62,9 @@ class _Builder:
         ids = g.input("input_ids", TensorProto.INT64, [1, "n"])
         rows = g.input("rows", TensorProto.INT64, ["r"])
         g.input("seqlens_k", TensorProto.INT32, [1])
-        g.input("total_sequence_length", TensorProto.INT32, [])
+        self.tiled = has_tiled_attention(d, self.variant)
+        if not self.tiled:
+            g.input("total_sequence_length", TensorProto.INT32, [])
         if self.variant.tree:
             g.input("position_ids", TensorProto.INT64, [1, "n"])
             g.input("attention_bias", TensorProto.FLOAT, [1, 1, "n", "total"])
@@ -99,10 +110,10 @@ class _Builder:
     def _attention(self, i: int, x: str) -> str:
         d, g = self.d, self.g
         block = f"blk.{i}"
-        past = [
-            g.input(f"past_key_values.{i}.{part}", TensorProto.FLOAT, [1, d.kv_heads, "capacity", d.head])
-            for part in ("key", "value")
-        ]
+        shape: list[int | str] = [1, d.kv_heads, "capacity", d.head]
+        shapes: dict[str, list[int | str]]
+        shapes = {"key": [1, d.kv_heads, "tiles", d.head, ROWS] if self.tiled else shape, "value": shape}
+        past = [g.input(f"past_key_values.{i}.{part}", TensorProto.FLOAT, shapes[part]) for part in shapes]
         packed = self.w.matrices.get(f"{block}.attn_qkv")
         if packed is not None:
             qkv = [linear(g, f"{block}.qkv", x, packed), "", ""]
@@ -113,25 +124,39 @@ class _Builder:
                 k = self._head_norm(f"{block}.attn_k_norm", k, d.kv_heads)
             qkv = [q, k, v]
         cos, sin = (g.weight(table) for table in self.w.ropes[i])
-        inputs = [*qkv, *past, "seqlens_k", "total_sequence_length", cos, sin]
+        attended, present = f"{block}.attended", [f"present.{i}.{part}" for part in shapes]
+        total = [] if self.tiled else ["total_sequence_length"]
+        inputs = [*qkv, *past, "seqlens_k", *total, cos, sin]
         if self.variant.tree:
             inputs += ["position_ids", "attention_bias"]
-        attended, present = f"{block}.attended", [f"present.{i}.key", f"present.{i}.value"]
-        window = d.windows[i]
-        g.contrib(
-            attended,
-            "GroupQueryAttention",
-            inputs,
-            [attended, *present],
-            num_heads=d.heads,
-            kv_num_heads=d.kv_heads,
-            scale=d.attention_scale,
-            do_rotary=1,
-            rotary_interleaved=int(d.ropes[i].interleaved),
-            **({} if window is None else {"local_window_size": window}),
-        )
-        for name in present:
-            g.output(name, name, TensorProto.FLOAT, [1, d.kv_heads, "capacity", d.head])
+        interleaved, window = int(d.ropes[i].interleaved), d.windows[i]
+        if self.tiled:
+            g.own(
+                attended,
+                "Attention",
+                inputs,
+                [attended, *present],
+                heads=d.heads,
+                kv_heads=d.kv_heads,
+                scale=d.attention_scale,
+                interleaved=interleaved,
+                window=window or 0,
+            )
+        else:
+            g.contrib(
+                attended,
+                "GroupQueryAttention",
+                inputs,
+                [attended, *present],
+                num_heads=d.heads,
+                kv_num_heads=d.kv_heads,
+                scale=d.attention_scale,
+                do_rotary=1,
+                rotary_interleaved=interleaved,
+                **({} if window is None else {"local_window_size": window}),
+            )
+        for name, part in zip(present, shapes, strict=True):
+            g.output(name, name, TensorProto.FLOAT, shapes[part])
         return self._linear(f"{block}.attn_output", attended)
 
     def _mlp(self, block: str, x: str) -> str:

@@ -59,6 +59,12 @@ class Graph:
         """A node of ONNX Runtime's own operators."""
         self.nodes.append(helper.make_node(op, inputs, outputs, name=name, domain=CONTRIB, **attributes))
 
+    def own(
+        self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
+        """A node of our operators."""
+        self.nodes.append(helper.make_node(op, inputs, outputs, name=name, domain=DOMAIN, **attributes))
+
     def model(self, name: str, properties: dict[str, str]) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, [*self._initializers.values()])

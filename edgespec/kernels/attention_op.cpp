@@ -5,7 +5,7 @@
 // holds all three behind each other); key cache [1, kv_heads, capacity / 16, D, 16] and value cache
 // [1, kv_heads, capacity, D]; last int32 [1], the number of tokens in the cache, the new ones included,
 // − 1; cos and sin float32 [positions, D / 2]; for trees position_ids int64 [1, n] and bias float32
-// [1, 1, n, total], added to the scores.
+// [1, 1, n, total], added to the scores. A token sees no place of the cache behind its own.
 // Outputs: float32 [1, n, heads · D]; both caches, to be bound to the memory of the inputs.
 // Attributes: heads, kv_heads, scale, interleaved (channels are turned in neighbouring pairs, not in
 // halves), window (a token sees that many newest positions, its own included; 0: all).
@@ -96,8 +96,8 @@ struct Call {
   static void prepare_query(void* call, size_t i) {
     const Call& c = *static_cast<const Call*>(call);
     const int64_t t = c.first + static_cast<int64_t>(i), group = c.attention.group();
-    const int64_t position = c.position(t), end = c.in[kBias].data ? c.total : position + 1;
-    c.visible[i] = {c.kernel.window ? std::max<int64_t>(0, position + 1 - c.kernel.window) : 0, end};
+    const int64_t position = c.position(t);
+    c.visible[i] = {c.kernel.window ? std::max<int64_t>(0, position + 1 - c.kernel.window) : 0, c.length + t + 1};
     for (int64_t h = 0; h < c.kernel.heads; h++) {
       float* to = c.queries + ((h / group) * c.attention.tokens * group + static_cast<int64_t>(i) * group + h % group) * c.size;
       c.turn(c.row(kQuery, t) + h * c.size, position, c.kernel.scale, to);
@@ -193,7 +193,7 @@ Status* compute(void* self, ort::KernelContext* context) {
   thread_local Scratch scratch;
   for (c.first = 0; c.first < c.tokens; c.first += together) {
     a.tokens = std::min(together, c.tokens - c.first);
-    a.total = c.in[kBias].data ? c.total : c.length + c.first + a.tokens;  // what none of them sees is not visited
+    a.total = c.length + c.first + a.tokens;  // what none of them sees is not visited
     a.bias = c.in[kBias].data ? static_cast<const float*>(c.in[kBias].data) + c.first * c.total : nullptr;
     a.bias_stride = c.total;
     const size_t query_bytes = aligned(a.tokens * kernel.heads * c.size * sizeof(float));
