@@ -6,10 +6,10 @@ import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 from weakref import finalize
 
 import numpy as np
@@ -17,25 +17,27 @@ from typing_extensions import Self, Unpack
 
 from edgespec.backends.base import Backend
 from edgespec.backends.llama_cpp import LlamaCppOptions
-from edgespec.backends.loading import Settings, context_of, open_backend
+from edgespec.backends.loading import Settings, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
-from edgespec.control.policy import FixedDepth
+from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.drafters.base import Drafter
-from edgespec.drafters.compatibility import check_vocabularies
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 from edgespec.errors import ContextFull, UsageError
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
+from edgespec.pairing import controlled, open_draft
 
 log = logging.getLogger(__name__)
 
-DEFAULT_DEPTH = 4
+Depth: TypeAlias = int | Literal["auto"]
+USUAL_DEPTH = 4
+"""what backends are compared at where the depth changes from round to round"""
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """plain text to continue; messages for the model's chat template; or token ids"""
@@ -70,7 +72,7 @@ def load(
     pair: str | Path | None = None,
     *,
     draft: str | Path | None = None,
-    depth: int = DEFAULT_DEPTH,
+    depth: Depth = "auto",
     backend: str = "llama.cpp",
     draft_backend: str | None = None,
     provider: str | None = None,
@@ -90,8 +92,10 @@ def load(
         "hf:owner/repo/file.gguf", "ollama:name" or "lmstudio:publisher/repo"; None: the best catalog
         pair on disk.
     draft: a model named likewise, "ngram" (prompt lookup) or "none"; None: the pair's own draft, or
-        none for a lone model.
-    depth: tokens drafted per round; 0 is plain decoding.
+        prompt lookup for a lone model.
+    depth: tokens drafted per round; 0 is plain decoding. "auto" decides every round anew whether to
+        draft, with the draft model or by lookup, and how deep, from measured costs and acceptance; with
+        models that are new here it measures for some seconds first.
     backend, draft_backend: "llama.cpp", "onnx" (a GGUF model must have been converted) or "auto" (the
         faster one, measured once); the draft's is the target's unless given.
     provider: what ONNX Runtime computes on: "cpu" (the default), "auto", "cuda", …
@@ -104,15 +108,19 @@ def load(
     Raises UsageError, ModelError (IncompatiblePair among them), BackendError. Nothing is downloaded.
     """
     for name, value in {"depth": depth, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
+        if name == "depth" and value == "auto":
+            continue
         if not (isinstance(value, int) or (value is None and name != "depth")):
             raise UsageError(f"{name} is {value!r}; it must be a whole number")
     if provider is not None and backend == "llama.cpp" and draft_backend in (None, "llama.cpp"):
         raise UsageError("a provider is ONNX Runtime's; use it with --backend onnx, or leave it out")
     limit = LlamaCppOptions().max_rows - 1
-    if not 0 <= depth <= limit:
+    if depth != "auto" and not 0 <= depth <= limit:
         raise UsageError(f"depth is {depth}; it must be between 0 (plain decoding) and {limit}")
     named = _pair(str(pair) if pair is not None else None)
     wanted = named.draft if draft is None else str(draft)
+    if wanted is None and depth == "auto":
+        wanted = "ngram"
     settings = Settings(
         n_ctx=n_ctx,
         threads=threads,
@@ -125,7 +133,7 @@ def load(
         strict=strict,
     )
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
-        target = open_backend(named.target, backend, settings, depth)
+        target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)
         opened.callback(target.close)
         if wanted not in (None, "none") and not target.capabilities.rollback:
             reason = f"{target.name} cannot speculate: {target.capabilities.reason}"
@@ -135,12 +143,29 @@ def load(
             wanted = None
         if draft_backend is not None and wanted in (None, "none", "ngram"):
             raise UsageError("--draft-backend is for a draft model, and there is none; leave it out")
-        drafter = _drafter(target, wanted, depth, draft_backend or backend, settings, _advice(named, draft))
-        if drafter is not None:
-            opened.callback(drafter.close)
-        runtime = Runtime(named.name, target, drafter, depth, chat_template)
+        file = None
+        if wanted not in (None, "none", "ngram"):
+            file = resolve(wanted) if isinstance(wanted, str) else wanted
+        model = None
+        if file is not None and depth != 0:
+            advice = _advice(named, draft)
+            model = open_draft(file, target, draft_backend or backend, settings, advice)
+            opened.callback(model.close)
+        drafters: list[Drafter] = []
+        policy: Policy = FixedDepth(0)
+        save: Callable[[], None] = _nothing
+        if wanted not in (None, "none") and depth != 0:
+            if depth == "auto":
+                drafters, policy, save = controlled(target, named.target, model, file, threads)
+            else:
+                drafters, policy = [NGram() if model is None else DraftModel(model)], FixedDepth(depth)
+        runtime = Runtime(named.name, target, drafters, policy, depth, chat_template, save)
         opened.pop_all()
         return runtime
+
+
+def _nothing() -> None:
+    pass
 
 
 def _pair(name: str | None) -> Pair:
@@ -150,34 +175,6 @@ def _pair(name: str | None) -> Pair:
     if best is None:
         raise UsageError("no model is on this machine yet; fetch one: edgespec pull smollm2-135m")
     return best
-
-
-def _drafter(
-    target: Backend,
-    wanted: ModelFile | str | None,
-    depth: int,
-    backend: str,
-    settings: Settings,
-    advice: str,
-) -> Drafter | None:
-    if wanted is None or wanted == "none":
-        return None
-    if wanted == "ngram":
-        return NGram() if depth > 0 else None
-    file = resolve(wanted) if isinstance(wanted, str) else wanted
-    if depth == 0:
-        return None
-    trained = context_of(file) or target.n_ctx
-    n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
-    # What it drafts is verified: adapters and bitwise equality are the target's affair.
-    settings = replace(settings, n_ctx=n_ctx, lora=(), strict=False)
-    model = open_backend(file, backend, settings, depth=0)
-    try:
-        check_vocabularies(target, model, advice)
-        return DraftModel(model)
-    except BaseException:
-        model.close()
-        raise
 
 
 def _advice(pair: Pair, asked: str | Path | None) -> str:
@@ -198,21 +195,29 @@ class Runtime:
         self,
         name: str,
         target: Backend,
-        drafter: Drafter | None,
-        depth: int,
+        drafters: Sequence[Drafter],
+        policy: Policy,
+        depth: Depth,
         chat_template: str | None = None,
+        save: Callable[[], None] = _nothing,
     ) -> None:
-        """Takes over `target` and `drafter`: closing the runtime closes them. See `load`."""
+        """Takes over `target` and `drafters`: closing the runtime closes them, after `save`. See `load`."""
         self.name = name
         self.target = target
-        self.drafter = drafter
-        self.depth = depth if drafter is not None else 0
+        self.drafters = tuple(drafters)
+        self.policy = policy
+        self.depth: Depth = depth if drafters else 0
         self._chat_template = chat_template
-        self._engine = Engine(target, [] if drafter is None else [drafter], FixedDepth(depth))
+        self._engine = Engine(target, drafters, policy)
         # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
         # keeps the engine, and with it the models.
-        self._free = finalize(self._engine, _close, target, drafter)
+        self._free = finalize(self._engine, _close, target, self.drafters, save)
         self._free.atexit = False
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """The draft model, or what drafts where there is none."""
+        return self.drafters[0] if self.drafters else None
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Start an answer; iterate over it for its tokens. Options as of `generate`."""
@@ -291,8 +296,9 @@ class Runtime:
         self.close()
 
 
-def _close(target: Backend, drafter: Drafter | None) -> None:
-    if drafter is not None:
+def _close(target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
+    save()
+    for drafter in drafters:
         drafter.close()
     target.close()
 

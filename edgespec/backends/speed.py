@@ -1,8 +1,11 @@
-"""Which backend runs a model fastest here: measured once, remembered."""
+"""What passes of a model cost here, by backend: measured once, remembered.
+
+Two questions are answered from it: which backend runs a model fastest (`--backend auto`), and what the
+cost model starts from (control/cost.py).
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,15 +13,20 @@ from statistics import median
 from time import perf_counter
 
 from edgespec.backends.base import Backend, Segment
-from edgespec.backends.fingerprint import fingerprint
-from edgespec.device.cores import compute_threads
-from edgespec.hub import store
+from edgespec.backends.fingerprint import identity
+from edgespec.device.cores import compute_threads, machine
+from edgespec.hub import state
 
 log = logging.getLogger(__name__)
 
-SIZES = (1, 4, 8)
+FILE = "backend_speed.json"
+SIZES = (1, 2, 3, 4, 5, 8)
 CONTEXT = 64
 REPEATS = 5
+ENOUGH = 2.0
+"""seconds after which no further repeat begins: with the one under way, 3 s on a slow device"""
+NOTICED = 0.2
+"""seconds of one sweep over SIZES, of which there are several"""
 
 Times = dict[str, float]
 """tokens per pass → milliseconds"""
@@ -27,34 +35,72 @@ Times = dict[str, float]
 def fastest(
     path: Path, openers: Mapping[str, Callable[[], Backend]], threads: int | None, depth: int
 ) -> tuple[str, str]:
-    """(name of the backend, why in words). Measures T(1), T(4) and T(8) of backends not yet measured
-    with this file and number of threads: about a second each, and the time to load them."""
-    file = store.home().parent / "state" / "backend_speed.json"
-    key = f"{fingerprint(path)[:16]}/{threads or compute_threads()}"
-    known = _read(file)
-    times: dict[str, Times] = dict(known.get(key, {}))
+    """(name of the backend, why in words). Measures backends not yet measured with this file and number
+    of threads: a few seconds each, and the time to load them."""
+    times = _known(path, threads)
     for name, opener in openers.items():
         if name not in times:
             log.warning("measuring %s with %s, once", path.name, name)
             backend = opener()
             try:
-                times[name] = measure(backend)
+                times[name] = _measure_once(path, name, backend, threads, lambda: None)
             finally:
                 backend.close()
-    if times != known.get(key):
-        known[key] = times
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        partial.write_text(json.dumps(known, indent=1), "utf-8")
-        partial.replace(file)
     size = str(min(SIZES, key=lambda n: abs(n - depth - 1)))
     best = min(openers, key=lambda name: times[name][size])
     pass_ = "a token" if size == "1" else f"{size} tokens"
     return best, ", ".join(f"{name} takes {times[name][size]:.0f} ms for {pass_}" for name in openers)
 
 
-def measure(backend: Backend) -> Times:
-    """The median milliseconds of passes of each of SIZES tokens behind a short context."""
+def pass_seconds(path: Path, name: str, backend: Backend, threads: int | None) -> dict[int, float]:
+    """Seconds by tokens per pass of a loaded model; `path` is what it was loaded from, `name` its runtime.
+    Measured where that was never done, which takes up to 3 s."""
+
+    def announce() -> None:
+        log.warning("measuring what passes of %s cost here, once", path.name)
+
+    times = _known(path, threads).get(name) or _measure_once(path, name, backend, threads, announce)
+    return _seconds(times)
+
+
+def known_seconds(path: Path, name: str, threads: int | None) -> dict[int, float] | None:
+    """As `pass_seconds`, where that was measured before."""
+    times = _known(path, threads).get(name)
+    return None if times is None else _seconds(times)
+
+
+def _seconds(times: Times) -> dict[int, float]:
+    return {int(n): milliseconds / 1000 for n, milliseconds in times.items()}
+
+
+def _measure_once(
+    path: Path, name: str, backend: Backend, threads: int | None, announce: Callable[[], None]
+) -> Times:
+    times = measure(backend, announce)
+    known = state.read(FILE)
+    known.setdefault(_key(path, threads), {})[name] = times
+    state.write(FILE, known)
+    return times
+
+
+def _known(path: Path, threads: int | None) -> dict[str, Times]:
+    """What was measured with all SIZES, by backend."""
+    found = state.read(FILE).get(_key(path, threads))
+    wanted = {str(n) for n in SIZES}
+    return {
+        name: times
+        for name, times in (found.items() if isinstance(found, dict) else ())
+        if isinstance(times, dict) and wanted <= times.keys()
+    }
+
+
+def _key(path: Path, threads: int | None) -> str:
+    return f"{machine()}/{identity(path)}/{threads or compute_threads()}"
+
+
+def measure(backend: Backend, announce: Callable[[], None] = lambda: None) -> Times:
+    """The median milliseconds of passes of each of SIZES tokens behind a short context. `announce` is
+    called if that takes a time to be noticed."""
     sequence = backend.open()
     context = min(CONTEXT, backend.n_ctx - max(SIZES))
     if context < 1:
@@ -62,7 +108,12 @@ def measure(backend: Backend) -> Times:
         return {str(n): 0.0 for n in SIZES}
     backend.forward([Segment(sequence, [0] * context, rows=0)])
     seconds: dict[int, list[float]] = {n: [] for n in SIZES}
-    for _ in range(REPEATS + 1):
+    begun = perf_counter()
+    for repeat in range(REPEATS + 1):
+        if repeat > 1 and perf_counter() - begun > ENOUGH:
+            break
+        if repeat == 1 and perf_counter() - begun > NOTICED:
+            announce()
         for n in SIZES:
             started = perf_counter()
             backend.forward([Segment(sequence, [0] * n, rows=n)])
@@ -70,11 +121,3 @@ def measure(backend: Backend) -> Times:
             backend.rollback(sequence, context)
     backend.close(sequence)
     return {str(n): 1000 * median(times[1:]) for n, times in seconds.items()}
-
-
-def _read(file: Path) -> dict[str, dict[str, Times]]:
-    try:
-        known = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}

@@ -15,9 +15,12 @@ from edgespec.cli.endings import FAILED
 @click.argument("pair", required=False)
 @click.option("--system", metavar="TEXT", help="The system message.")
 @options.report
+@options.explain_policy
 @options.generating(max_tokens=None)
 @options.loading
-def chat(pair: str | None, system: str | None, report: bool | None, **families: Any) -> None:
+def chat(
+    pair: str | None, system: str | None, report: bool | None, explain_policy: bool, **families: Any
+) -> None:
     """Talk with a model; /help, once inside, says how.
 
     PAIR is named as for `edgespec run`. In a pipe every line of stdin is a turn; the answers go to stdout,
@@ -25,5 +28,5 @@ def chat(pair: str | None, system: str | None, report: bool | None, **families: 
     """
     from edgespec.terminal.chat import chat as converse
 
-    if not converse(pair, system, report=report, **families):
+    if not converse(pair, system, report=report, explain_policy=explain_policy, **families):
         sys.exit(FAILED)

@@ -14,6 +14,7 @@ from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
 from edgespec.cli.explain import explain
 from edgespec.cli.models import models
+from edgespec.cli.probe import probe
 from edgespec.cli.pull import pull
 from edgespec.cli.run import run
 from edgespec.terminal.visible import visible
@@ -38,5 +39,5 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
-for command in (run, chat, explain, pull, models, convert):
+for command in (run, chat, explain, pull, models, convert, probe):
     main.add_command(command)

@@ -41,10 +41,23 @@ def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[
     return texts
 
 
+class _Depth(click.ParamType):  # type: ignore[type-arg]
+    name = "depth"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "auto":
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a whole number nor auto", param, context)
+
+
 _LOADING = (
     click.option(
-        "--depth", type=int, default=4, show_default=True, metavar="N",
-        help="Tokens to draft per round; 0 decodes plainly.",
+        "--depth", type=_Depth(), default="auto", show_default=True, metavar="N",
+        help="Tokens to draft per round; 0 decodes plainly; auto decides every round who drafts, and how "
+        "deep, and drafts nothing where it does not pay.",
     ),
     click.option(
         "--draft", metavar="NAME",
@@ -183,6 +196,15 @@ def report(command: Command) -> Command:
     option = click.option(
         "--report/--no-report", default=None,
         help="Say on stderr how fast it was. Default: if stderr is a terminal.",
+    )  # fmt: skip
+    return option(command)
+
+
+def explain_policy(command: Command) -> Command:
+    """Whether to say what was decided."""
+    option = click.option(
+        "--explain-policy", is_flag=True,
+        help="Say on stderr, for each round, who drafted how deep and why.",
     )  # fmt: skip
     return option(command)
 

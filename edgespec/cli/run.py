@@ -21,9 +21,12 @@ from edgespec.cli.endings import INTERRUPTED
     help="With --json: each token's log-probability and the N most probable alternatives.",
 )
 @options.report
+@options.explain_policy
 @options.generating(max_tokens=None)
 @options.loading
-def run(as_json: bool, report: bool | None, logprobs: int | None, **families: Any) -> None:
+def run(
+    as_json: bool, report: bool | None, explain_policy: bool, logprobs: int | None, **families: Any
+) -> None:
     """Answer PROMPT.
 
     PAIR is a name that `edgespec models` lists, a GGUF file, or hf:, ollama: or lmstudio: and a name;
@@ -35,5 +38,5 @@ def run(as_json: bool, report: bool | None, logprobs: int | None, **families: An
     if logprobs is not None and not as_json:
         raise click.UsageError("--logprobs are printed with --json only; add it")
     families["generating"]["logprobs"] = logprobs
-    if not answer(as_json=as_json, report=report, **families):
+    if not answer(as_json=as_json, report=report, explain_policy=explain_policy, **families):
         sys.exit(INTERRUPTED)

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from edgespec.control.acceptance import Acceptance, Judged
 from edgespec.control.cost import LONGEST, CostCurve
 from edgespec.control.ledger import Ledger
+from edgespec.control.policy import Choice
 from edgespec.decoding.rounds import Round
-from edgespec.drafters.base import Drafter, Node, Offer
+from edgespec.drafters.base import GLANCE, Drafter, Node, Offer
 
 DEEPEST = 24
 """tokens drafted in a round at most: beyond, the chance that all are accepted is not worth looking at"""
@@ -39,6 +40,8 @@ LEAST_HORIZON = 64
 as many as there were so far: what has lasted goes on about as long"""
 STALE = 32
 """tokens after which a drafter that is not used is worth another look, if the ledger allows"""
+PLAIN = ""
+"""stands for plain decoding where a drafter's name may stand"""
 PLAIN_STALE = 256
 """rounds after which T(1) is worth another look"""
 
@@ -111,7 +114,7 @@ class Controller:
         self.target = target
         self.arms = dict(arms)
         self.ledger = Ledger() if ledger is None else ledger
-        self.decision = Decision(None, 0, "nothing decided yet", 0.0)
+        self._probing = False
         self._verify: list[float] = []
         self._rate = 0.0
         self._off = False
@@ -120,6 +123,9 @@ class Controller:
 
     def start(self, budget: int | None) -> None:
         self._budget, self._made = budget, 0
+        self.decision = Decision(
+            None, 0, "the first token comes with the prompt", 1.0 / self.target.seconds(1)
+        )
         self._off = False
         self._ages = dict.fromkeys(self.arms, 0)
         self._emitted: dict[int, float] = {}
@@ -129,7 +135,7 @@ class Controller:
 
     # --- the round ---
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Drafter | None:
+    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
         room = min(room, DEEPEST)
         self._verify = self.target.table(room + 1, len(context))
         plain = 1.0 / self._verify[1]
@@ -144,8 +150,12 @@ class Controller:
         self._rate = max(plain, best.speed) if best else plain
         wanted = best is not None and best.speed > plain * (1.0 + MARGIN * self._off)
         chosen, why = (best, "pays") if wanted else (None, self._why_not(best, plain))
-        if (probe := self._probe(plans, chosen)) is not None:
-            chosen, why = probe
+        look = self._probe(plans, chosen)
+        if look == PLAIN:
+            chosen, why = None, "probe"
+        elif look is not None:
+            chosen, why = None, f"probe: {look} looks back at the last tokens"
+        self._probing = look is not None
         self._off = not wanted
         self.decision = Decision(
             chosen.drafter if chosen else None,
@@ -155,18 +165,20 @@ class Controller:
             plans,
             {name: self.arms[name].acceptance.level for name in offers},
         )
-        return next((d for d in drafters if chosen and d.name == chosen.drafter), None)
+        wanted_name = chosen.drafter if chosen else look
+        drafter = next((d for d in drafters if d.name == wanted_name), None)
+        return Choice(drafter, look=chosen is None and drafter is not None)
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         decision, i = self.decision, len(drafted)
         if decision.drafter is None:
             return False
-        if i == 0 or decision.why == "probe":
+        if i == 0:
             return i < decision.depth
         return self._goes_on(drafted, None)
 
     def keeps(self, drafted: Sequence[Node], confidence: float) -> bool:
-        return self.decision.why == "probe" or self._goes_on(drafted, confidence)
+        return self._goes_on(drafted, confidence)
 
     def _goes_on(self, drafted: Sequence[Node], confidence: float | None) -> bool:
         """Whether any depth beyond `drafted` is worth its time. confidence: of the next token, whose q
@@ -216,20 +228,18 @@ class Controller:
 
     # --- looking again at what is not used ---
 
-    def _probe(self, plans: Sequence[Plan], chosen: Plan | None) -> tuple[Plan | None, str] | None:
-        """A round for the sake of knowing, if one is due and the ledger can pay for what it may lose."""
-        if chosen is not None and self._plain_age > PLAIN_STALE:
+    def _probe(self, plans: Sequence[Plan], chosen: Plan | None) -> str | None:
+        """Whom to look at in this round without drafting (PLAIN: at plain decoding), if that is due and
+        the ledger can pay for it."""
+        if chosen is not None:
             loss = self._verify[1] - 1.0 / self._rate
-            if self.ledger.can_pay(loss):
-                return None, "probe"
+            return PLAIN if self._plain_age > PLAIN_STALE and self.ledger.can_pay(loss) else None
         for plan in plans:
-            arm = self.arms[plan.drafter]
-            used = chosen is not None and plan.drafter == chosen.drafter
-            if used or arm.cost is None or self._ages[plan.drafter] < STALE:
+            cost = self.arms[plan.drafter].cost
+            if cost is None or self._ages[plan.drafter] < STALE:
                 continue
-            seconds = plan.catch_up + arm.cost.seconds(1) + self._verify[2]
-            if self.ledger.can_pay(seconds - 1.0 / self._rate):
-                return Plan(plan.drafter, 1, 1.0, seconds, plan.catch_up), "probe"
+            if self.ledger.can_pay(cost.seconds(min(STALE, GLANCE))):
+                return plan.drafter
         return None
 
     # --- learning ---
@@ -237,9 +247,9 @@ class Controller:
     def observe(self, finished: Round) -> None:
         emitted = len(finished.emitted)
         self._made += emitted
-        probing = self.decision.why == "probe"
-        worth = emitted / self._rate if self._rate else finished.seconds
-        self.ledger.add(finished.seconds, finished.seconds - worth if probing else 0.0)
+        lost = finished.seconds - emitted / self._rate if self._probing else 0.0
+        self.ledger.add(finished.seconds, lost)
+        self._probing = False
         self._observe_costs(finished)
         self._observe_acceptance(finished)
         plain = not finished.drafted
@@ -290,6 +300,17 @@ class Controller:
     def verdict(self) -> str | None:
         """Why drafting is off, if it is."""
         return self.decision.why if self.decision.why.startswith("off") else None
+
+    def explain(self) -> str:
+        made = self.decision
+        plans = [
+            f"{p.drafter} {p.speed:.1f} tok/s at depth {p.depth} ({made.levels[p.drafter]:.0%} accepted)"
+            for p in made.plans
+        ]
+        what = f"{made.drafter}, depth {made.depth} and on" if made.drafter else "plain"
+        return f"{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
+            plans or ["no drafter"]
+        )
 
 
 def _fastest(

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edgespec.drafters.base import Drafter, Node
 
 if TYPE_CHECKING:
     from edgespec.decoding.rounds import Round
+
+
+class Choice(NamedTuple):
+    """Who drafts in a round; None: nobody, plain decoding."""
+
+    drafter: Drafter | None
+    look: bool = False
+    """it only looks how it would have fared lately"""
+
+
+NOBODY = Choice(None)
 
 
 class Policy(Protocol):
@@ -22,8 +33,8 @@ class Policy(Protocol):
         """A generation begins, of at most `budget` tokens."""
         ...
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Drafter | None:
-        """Who drafts in this round, up to `room` tokens; None: nobody, plain decoding."""
+    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
+        """Who drafts in this round, up to `room` tokens."""
         ...
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
@@ -38,6 +49,19 @@ class Policy(Protocol):
         """Learn from a round: what was accepted and what it cost."""
         ...
 
+    def plain_seconds(self, length: int) -> float | None:
+        """What a token would cost without drafting, behind `length` tokens; None if it does not know."""
+        ...
+
+    @property
+    def verdict(self) -> str | None:
+        """Why nothing is drafted, if nothing is."""
+        ...
+
+    def explain(self) -> str:
+        """What was decided for the last round, and why, in one line."""
+        ...
+
 
 class FixedDepth:
     """Always let the first drafter draft `k` tokens; 0 is plain decoding."""
@@ -48,8 +72,8 @@ class FixedDepth:
     def start(self, budget: int | None) -> None:
         pass
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Drafter | None:
-        return drafters[0] if drafters and self.k > 0 else None
+    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
+        return Choice(drafters[0]) if drafters and self.k > 0 else NOBODY
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         return len(drafted) < self.k
@@ -59,3 +83,13 @@ class FixedDepth:
 
     def observe(self, finished: Round) -> None:
         pass
+
+    def plain_seconds(self, length: int) -> float | None:
+        return None
+
+    @property
+    def verdict(self) -> str | None:
+        return None
+
+    def explain(self) -> str:
+        return f"depth {self.k}, as asked for"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.base import Sequence as Cache
 from edgespec.backends.prefix import align
-from edgespec.control.policy import Policy
+from edgespec.control.policy import NOBODY, Choice, Policy
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.sampling import (
     Distribution,
@@ -143,9 +143,9 @@ class Decoding:
 
         # 1. Draft, except in the first round, where it would only delay the first token.
         started = perf_counter()
-        drafter = None if first else self._choose_drafter()
-        started += self._introduce(drafter)
-        drafted = self._draft(drafter)
+        choice = NOBODY if first else self._choose()
+        started += self._introduce(choice)
+        drafted, drafter = self._draft(choice), choice.drafter
         draft_seconds = perf_counter() - started
 
         # 2. Verify: the target sees what it has not seen yet and all drafts, in one pass.
@@ -207,7 +207,9 @@ class Decoding:
             self.stats.prompt_seconds += seconds
             self._request.on_prompt(self._prompt_length, self._prompt_length)
         else:
-            self.stats.add(finished, taken, seconds)
+            plain = self._policy.plain_seconds(finished.verify.length)
+            self.stats.add(finished, taken, seconds, plain)
+            self.stats.off = self._policy.verdict
         return released
 
     def _released(self, tokens: list[Token]) -> list[Token]:
@@ -219,16 +221,17 @@ class Decoding:
             self._keep(self._prompt_length + len(output.tokens))
         return tokens
 
-    def _choose_drafter(self) -> Drafter | None:
+    def _choose(self) -> Choice:
         """Who drafts in this round, if anyone."""
         room = self._room()
         if room <= 0 or not self._drafters:
-            return None
+            return NOBODY
         return self._policy.choose(self._drafters, self._context, room)
 
-    def _introduce(self, drafter: Drafter | None) -> float:
+    def _introduce(self, choice: Choice) -> float:
         """Before its first draft a drafter reads the prompt; timed apart from decoding. In seconds."""
-        if drafter is None or id(drafter) in self._introduced:
+        drafter = choice.drafter
+        if drafter is None or choice.look or id(drafter) in self._introduced:
             return 0.0
         self._introduced.add(id(drafter))
         started = perf_counter()
@@ -238,16 +241,19 @@ class Decoding:
         self.stats.draft_prompt_seconds += seconds
         return seconds
 
-    def _draft(self, drafter: Drafter | None) -> list[Node]:
+    def _draft(self, choice: Choice) -> list[Node]:
         """Tokens drafted behind the context, as many as there is room for and the policy wants.
 
         The policy may stop before a token is sampled, knowing how sure q is; never after, for its value.
         """
         drafted: list[Node] = []
-        policy, room = self._policy, self._room()
+        policy, room, drafter = self._policy, self._room(), choice.drafter
         if drafter is None or drafter not in self._drafters:  # it may just have failed
             return drafted
         with self._giving_up_on_failure(drafter):
+            if choice.look:
+                drafter.look(self._context, self._state)
+                return drafted
             drafter.begin(self._context, self._state)
             while len(drafted) < room and policy.wants_more(drafted):
                 confidence = drafter.peek()

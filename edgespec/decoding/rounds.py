@@ -65,12 +65,18 @@ class Stats:
     verify_seconds: float = 0.0
     draft_failure: str | None = None
     """why the drafter was given up, if it was"""
+    plain_seconds: float | None = None
+    """what plain decoding would have taken for decode_tokens, as the cost model estimates"""
+    off: str | None = None
+    """why nothing was drafted in the end, where the controller decided so"""
     depths: dict[int, int] = field(default_factory=dict)
     """rounds by number of tokens drafted"""
 
-    def add(self, finished: Round, taken: int, seconds: float) -> None:
+    def add(self, finished: Round, taken: int, seconds: float, plain: float | None) -> None:
         """Count a decode round, of whose tokens `taken` were used before a stop, and which took
-        `seconds` with everything."""
+        `seconds` with everything; plain: what one token would have cost plainly, if that is known."""
+        if plain is not None:
+            self.plain_seconds = (self.plain_seconds or 0.0) + plain * taken
         self.rounds += 1
         self.decode_tokens += taken
         self.decode_seconds += seconds
@@ -101,6 +107,18 @@ class Stats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
+    def mean_depth(self) -> float:
+        """Tokens drafted per round, plain rounds included."""
+        return self.drafted / self.rounds if self.rounds else 0.0
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Against plain decoding, as the cost model estimates what that would have taken."""
+        if self.plain_seconds is None or not self.decode_seconds:
+            return None
+        return self.plain_seconds / self.decode_seconds
+
+    @property
     def overhead_seconds(self) -> float:
         """Time spent in edgespec's own code while decoding."""
         return self.decode_seconds - self.draft_seconds - self.verify_seconds
@@ -112,6 +130,8 @@ class Stats:
             "end_to_end_tokens_per_second",
             "accepted_per_round",
             "acceptance",
+            "mean_depth",
+            "estimated_speedup",
             "overhead_seconds",
         )
         return asdict(self) | {name: getattr(self, name) for name in derived}
@@ -120,13 +140,17 @@ class Stats:
         """One line for people."""
         parts = [f"{self.tokens} tokens", f"{self.tokens_per_second:.1f} tok/s"]
         if self.drafted:
+            if self.estimated_speedup is not None:
+                parts.append(f"{self.estimated_speedup:.2f} × plain (estimate)")
             parts += [
-                f"{self.rounds} rounds",
+                f"{self.rounds} rounds of mean depth {self.mean_depth:.1f}",
                 f"{self.accepted_per_round:.1f} accepted per round ({self.acceptance:.0%} of drafts)",
                 f"draft {self.draft_seconds:.2f} s, verify {self.verify_seconds:.2f} s",
             ]
         else:
             parts.append("plain decoding")
+        if self.off:
+            parts.append(self.off)
         first = f"first token after {self.prompt_seconds:.2f} s"
         parts.append(f"{first} ({self.prompt_tokens} prompt tokens, {self.cached_tokens} cached)")
         if self.draft_prompt_seconds >= 0.01:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 SYSTEM = Path("/sys/devices/system/cpu")
+CPUINFO = Path("/proc/cpuinfo")
+UNLIMITED = 1 << 30
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -20,9 +24,53 @@ def compute_threads(system: Path = SYSTEM, quota: Path = CGROUP_QUOTA) -> int:
     Hyper-threads share the units that decoding saturates, and one slow core holds up a whole pass.
     """
     allowed = _allowed()
-    big = _fastest(allowed, system)
-    siblings = {_read(system / f"cpu{cpu}/topology/thread_siblings_list", str, str(cpu)) for cpu in big}
-    return max(1, min(len(siblings), _cgroup_limit(quota)))
+    return max(1, min(_physical(_fastest(allowed, system), system), _cgroup_limit(quota)))
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The processor as this process may use it."""
+
+    name: str
+    logical: int
+    """hardware threads of the machine"""
+    allowed: int
+    """of these, those this process may run on"""
+    physical: int
+    """cores among the allowed"""
+    big: int
+    """of these, the fast ones; the others are left out"""
+    quota: int | None
+    """cores' worth of time that a control group allows"""
+
+
+def read_cores(system: Path = SYSTEM, quota: Path = CGROUP_QUOTA, cpuinfo: Path = CPUINFO) -> Cores:
+    """What can be read of the cores."""
+    allowed = _allowed()
+    limit = _cgroup_limit(quota)
+    return Cores(
+        name=_processor(cpuinfo),
+        logical=os.cpu_count() or 1,
+        allowed=len(allowed),
+        physical=_physical(allowed, system),
+        big=_physical(_fastest(allowed, system), system),
+        quota=limit if limit < UNLIMITED else None,
+    )
+
+
+def machine(cpuinfo: Path = CPUINFO) -> str:
+    """What tells this kind of machine from others for measurements: architecture, processor, cores."""
+    return f"{platform.machine()} {_processor(cpuinfo)} {len(_allowed())} cores"
+
+
+def _processor(cpuinfo: Path) -> str:
+    fields = dict(line.split(":", 1) for line in _read(cpuinfo, str, "").splitlines() if ":" in line)
+    named = {key.strip(): " ".join(value.split()) for key, value in fields.items()}
+    return next((named[key] for key in ("model name", "Model", "Hardware") if key in named), "")
+
+
+def _physical(cpus: list[int], system: Path) -> int:
+    return len({_read(system / f"cpu{cpu}/topology/thread_siblings_list", str, str(cpu)) for cpu in cpus})
 
 
 def _allowed() -> list[int]:
@@ -44,7 +92,7 @@ def _fastest(cpus: list[int], system: Path) -> list[int]:
 def _cgroup_limit(file: Path) -> int:
     quota, _, period = _read(file, str, "max").partition(" ")
     if quota == "max" or not period:
-        return 1 << 30
+        return UNLIMITED
     return max(1, math.ceil(int(quota) / int(period)))
 
 

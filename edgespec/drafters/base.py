@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from edgespec.decoding.sampling import Distribution, Sampler
     from edgespec.decoding.verify import Rule
 
+GLANCE = 24
+"""tokens that `Drafter.look` reads"""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -81,6 +84,10 @@ class Drafter(Protocol):
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         """A round starts: `context` holds every token so far, the last one not yet in any cache."""
         ...
+
+    def look(self, context: Sequence[int], state: DraftState) -> None:
+        """Instead of drafting in this round: read the last few tokens, without what it missed before them,
+        only to see in `hindsight` how they would have fared. Cheap however far it lags."""
 
     def peek(self) -> float | None:
         """How sure it is of its next token: q is computed, and nothing sampled from it yet."""

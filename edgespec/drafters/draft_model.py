@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
-from edgespec.backends.base import Backend, Segment, Step
+from edgespec.backends.base import Backend, Logits, Segment, Step
 from edgespec.backends.prefix import align, common_prefix
 from edgespec.decoding.sampling import Distribution
-from edgespec.drafters.base import DraftState, Hindsight, Node, Offer
+from edgespec.drafters.base import GLANCE, DraftState, Hindsight, Node, Offer
 from edgespec.errors import ModelError
 
+UNCLEAR = 4
+"""The first of them stand behind too little to count."""
 USUAL_LAG = 16
 """A cache further behind than this is caught up in `begin`, as prompt processing."""
 
@@ -51,6 +53,31 @@ class DraftModel:
         if self._has_room():
             align(self.backend, self._sequence, self._context, USUAL_LAG, lambda *_: state.checkpoint())
 
+    def look(self, context: Sequence[int], state: DraftState) -> None:
+        self._state, self._context, self._q = state, list(context), None
+        self.steps, self.hindsight = (), ()
+        known = min(common_prefix(self._sequence.tokens, context), len(context) - 1)
+        self.backend.rollback(self._sequence, known)
+        start = max(known, len(context) - 1 - GLANCE)
+        if known + len(context) - 1 - start > self.backend.n_ctx or start == len(context) - 1:
+            return
+        started = perf_counter()
+        rows = self.backend.forward(
+            [Segment(self._sequence, context[start:-1], rows=len(context) - 1 - start)]
+        )
+        self._judge(rows, start + 1, UNCLEAR if start > known else 0)
+        if start > known:  # what it has read is not what stands there
+            self.backend.rollback(self._sequence, known)
+        self.steps = (Step(len(rows), known, perf_counter() - started),)
+
+    def _judge(self, rows: Logits, first: int, skip: int = 0) -> None:
+        """Note what the rows, which predict the tokens from place `first` on, think of them."""
+        sampler, seen = self._state.sampler, []
+        for place, row in enumerate(rows[skip:], first + skip):
+            q = sampler.distribution(row, self._context[:place])
+            seen.append(Hindsight(place, sampler.confidence(row, q), q.prob(self._context[place])))
+        self.hindsight = seen
+
     def _has_room(self) -> bool:
         return len(self._context) <= self.backend.n_ctx
 
@@ -67,11 +94,9 @@ class DraftModel:
         missing = self._context[known:]
         lagged = 2 < len(missing) <= self.backend.max_rows
         rows = self.backend.forward([Segment(self._sequence, missing, rows=len(missing) if lagged else 1)])
+        if lagged:
+            self._judge(rows[:-1], known + 1)
         sampler = self._state.sampler
-        for place, row in enumerate(rows[:-1], known + 1):
-            q = sampler.distribution(row, self._context[:place])
-            seen = Hindsight(place, sampler.confidence(row, q), q.prob(self._context[place]))
-            self.hindsight = (*self.hindsight, seen)
         q = sampler.distribution(rows[-1], self._context)
         self._confidence = sampler.confidence(rows[-1], q)
         self.steps = (*self.steps, Step(len(missing), known, perf_counter() - started))

@@ -50,6 +50,9 @@ class NGram:
         self._read(context)
         self._source = self._text.copy()
 
+    def look(self, context: Sequence[int], state: DraftState) -> None:
+        pass  # `offer` says all there is to know
+
     def _read(self, context: Sequence[int]) -> None:
         """Index what is new of the text, and look up where it goes on."""
         if self._text != context[: len(self._text)]:

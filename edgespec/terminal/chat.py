@@ -13,7 +13,7 @@ from edgespec.hub.names import path_named
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_stdout
 from edgespec.terminal.lines import Lines, lines
-from edgespec.terminal.notes import PromptProgress, in_words, note
+from edgespec.terminal.notes import PromptProgress, in_words, note, policy_notes
 from edgespec.terminal.opening import describe, open_pair
 from edgespec.terminal.visible import one_line
 
@@ -31,6 +31,7 @@ def chat(
     loading: Mapping[str, Any],
     generating: GenerateOptions,
     report: bool | None,
+    explain_policy: bool = False,
 ) -> bool:
     """Converse until the lines end; False if they came from a pipe and one of them failed."""
     with open_pair(pair, loading, generating) as runtime:
@@ -40,6 +41,8 @@ def chat(
                 "complete text with: edgespec run"
             )
         note(f"{describe(runtime)}, {runtime.target.n_ctx} tokens of context; /help says what you can do")
+        if explain_policy:
+            generating = {**generating, "on_round": policy_notes(runtime.policy)}
         source = lines()
         conversation = Conversation(runtime, system, generating, report)
         conversation.converse(source)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from edgespec.terminal.visible import shorten, visible
+
+if TYPE_CHECKING:
+    from edgespec.control.policy import Policy
+    from edgespec.decoding.rounds import Round
 
 
 def note(text: str) -> None:
@@ -25,6 +31,18 @@ def dim(text: str) -> str:
     """For stderr."""
     plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else f"\x1b[2m{text}\x1b[0m"
+
+
+def policy_notes(policy: Policy) -> Callable[[Round], None]:
+    """An `on_round` callback that says what was decided and what came of it."""
+
+    def on_round(finished: Round) -> None:
+        drafted = (
+            f"{finished.accepted} of {len(finished.drafted)} accepted" if finished.drafted else "no draft"
+        )
+        note(f"{drafted}, {finished.seconds * 1e3:.0f} ms. {policy.explain()}")
+
+    return on_round
 
 
 class PromptProgress:

@@ -22,7 +22,7 @@ def open_pair(
     runtime = load(pair, **loading)
     if pair is None:
         note(f"using {describe(runtime)}, the best pair on this machine")
-    wanted = loading["depth"] > 0 and loading["draft"] != "none"
+    wanted = loading["depth"] != 0 and loading["draft"] != "none"
     if wanted and runtime.drafter is None and runtime.target.capabilities.rollback:  # else it said why
         note(f"{runtime.name} has no draft: plain decoding (--draft NAME or --draft ngram speeds it up)")
     return runtime

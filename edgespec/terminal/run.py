@@ -9,7 +9,7 @@ from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_json, write_stdout
-from edgespec.terminal.notes import PromptProgress
+from edgespec.terminal.notes import PromptProgress, policy_notes
 from edgespec.terminal.opening import as_prompt, open_pair
 from edgespec.terminal.prompts import pair_and_text
 
@@ -20,6 +20,7 @@ def run(
     generating: GenerateOptions,
     as_json: bool,
     report: bool | None,
+    explain_policy: bool = False,
 ) -> bool:
     """Answer on stdout; False if the user interrupted it."""
     pair, text = pair_and_text(**prompting)
@@ -28,6 +29,8 @@ def run(
         progress = PromptProgress()
         prompt = as_prompt(runtime, text, prompting["system"], raw)
         options: GenerateOptions = {**generating, "on_prompt": progress}
+        if explain_policy:
+            options["on_round"] = policy_notes(runtime.policy)
         answer = runtime.stream(prompt, **options)
         tokens = follow(answer, progress, None if as_json else write_stdout)
         if as_json:

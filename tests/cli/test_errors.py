@@ -53,7 +53,7 @@ def failed(ended: Ended) -> Failed:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--depth", "x"], "'x' is not a valid integer"),
+        (["--depth", "x"], "'x' is neither a whole number nor auto"),
         (["--depth", 33], "depth is 33; it must be between 0 (plain decoding) and 32"),
         (["--depth", -1], "depth is -1"),
         (["--temperature", -1], "temperature is -1.0; it must be 0 (greedy) or between 0.001 and 1000"),

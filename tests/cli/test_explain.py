@@ -6,7 +6,7 @@ from .conftest import Edgespec
 
 
 def test_rounds_are_shown_with_marks_in_a_pipe(edgespec: Edgespec, pair: list[object]) -> None:
-    ended = edgespec("explain", *pair, "yes, stay", "--max-tokens", 30)
+    ended = edgespec("explain", *pair, "--depth", 4, "yes, stay", "--max-tokens", 30)
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0].startswith("[+]accepted  [-]rejected  [>]what replaces it")
@@ -20,14 +20,14 @@ def test_rounds_are_shown_with_marks_in_a_pipe(edgespec: Edgespec, pair: list[ob
 
 
 def test_with_a_temperature_p_and_q_are_shown(edgespec: Edgespec, pair: list[object]) -> None:
-    out = edgespec("explain", *pair, "yes, stay", "--temperature", 1, "--seed", 1).out
+    out = edgespec("explain", *pair, "--depth", 4, "yes, stay", "--temperature", 1, "--seed", 1).out
     assert "(p/q): probability by target/drafter" in out.splitlines()[0]
     assert "[+]" in out
     assert out.count("/.") > 5
 
 
 def test_json_holds_the_rounds_and_they_add_up(edgespec: Edgespec, pair: list[object]) -> None:
-    found = edgespec("explain", *pair, "stay", "--json", "--temperature", 1, "--seed", 4).json
+    found = edgespec("explain", *pair, "--depth", 4, "stay", "--json", "--temperature", 1, "--seed", 4).json
     yielded: list[int] = []
     for round in found["rounds"]:
         yielded += [d["id"] for d in round["drafted"] if d["verdict"] == "accepted"]
@@ -43,7 +43,7 @@ def test_json_holds_the_rounds_and_they_add_up(edgespec: Edgespec, pair: list[ob
 
 
 def test_colour_when_asked_for_and_not_with_no_color(edgespec: Edgespec, pair: list[object]) -> None:
-    words = ("explain", *pair, "stay", "--max-tokens", 8)
+    words = ("explain", *pair, "--depth", 4, "stay", "--max-tokens", 8)
     assert "\x1b[32m" in edgespec(*words, FORCE_COLOR="1", TERM="xterm-256color").out
     assert "[+]accepted" in edgespec(*words, FORCE_COLOR="1", NO_COLOR="1").out
 

@@ -64,7 +64,7 @@ def test_a_terminal_is_not_told_what_to_do_by_the_model(monkeypatch: pytest.Monk
 
 
 def test_json_is_one_object_with_everything(edgespec: Edgespec, pair: list[object]) -> None:
-    ended = edgespec("run", *pair, PROMPT, "--json", "--max-tokens", 7, "--seed", 3, "--logprobs", 2)
+    ended = edgespec("run", *pair, PROMPT, "--json", "--max-tokens", 7, "--seed", 3, "--logprobs", 2, "--depth", 4)
     found = ended.json
     assert ended.out.count("\n") == 1
     assert found["pair"] == str(pair[0])
@@ -92,6 +92,7 @@ def test_speculative_output_equals_plain_output(
     assert len(plain) == 80
     assert tokens("--depth", 4) == plain
     assert tokens("--depth", 9, "--draft", "ngram") == plain
+    assert tokens() == plain
 
 
 def test_the_prompt_may_come_from_a_file_or_stdin(
@@ -141,7 +142,8 @@ def test_a_model_without_a_template_completes_and_says_so(edgespec: Edgespec, mo
 
 def test_a_model_without_a_draft_says_that_it_decodes_plainly(edgespec: Edgespec, endless: Path) -> None:
     words = ("run", endless, "stay", "--max-tokens", 3)
-    assert "has no draft: plain decoding" in edgespec(*words).err
+    assert "has no draft: plain decoding" in edgespec(*words, "--depth", 4).err
+    assert "no draft" not in edgespec(*words).err  # auto looks the text itself up
     assert edgespec(*words, "--draft", "none").err == ""
     assert edgespec(*words, "--depth", 0).err == ""
 

@@ -56,7 +56,9 @@ def test_the_next_token_is_judged_by_the_one_before_it() -> None:
     rng = np.random.default_rng(2)
     for _ in range(2000):
         sure = bool(rng.random() < 0.5)
-        model.observe([Judged(0.99 if sure else 0.3, 1.0), Judged(0.6, float(rng.random() < 0.3 + 0.6 * sure))])
+        model.observe(
+            [Judged(0.99 if sure else 0.3, 1.0), Judged(0.6, float(rng.random() < 0.3 + 0.6 * sure))]
+        )
     model.start()
     assert model.ahead(1, [0.99])[0] > 0.85
     assert model.ahead(1, [0.3])[0] < 0.4

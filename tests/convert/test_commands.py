@@ -124,7 +124,7 @@ def test_auto_measures_once_and_says_what_it_chose(
     first = "\n".join(caplog.messages)
     assert "measuring target.gguf with llama.cpp, once" in first and "runs on" in first
     (times,) = json.loads((tmp_path / "home" / "state" / "backend_speed.json").read_text()).values()
-    assert set(times) == {"llama.cpp", "onnx"} and set(times["onnx"]) == {"1", "4", "8"}
+    assert set(times) == {"llama.cpp", "onnx"} and set(times["onnx"]) == set("123458")
     caplog.clear()
     edgespec.load(model, backend="auto", threads=1).close()
     assert "measuring" not in "\n".join(caplog.messages)

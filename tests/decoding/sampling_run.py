@@ -25,6 +25,7 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 
 from .expected import END
+from .policies import Controlled, Erratic
 
 
 class UntilVowel(FixedDepth):
@@ -51,7 +52,8 @@ class Case:
     depth: int = 2
     max_tokens: int = 4
     drafter: str = "draft"
-    policy: type[FixedDepth] = FixedDepth
+    """"draft", "ngram", "hopeless", or several of them with a plus between"""
+    policy: type[FixedDepth] | type[Controlled] | type[Erratic] = FixedDepth
     seeded: bool = False
     runtime: str = "llama.cpp"
     draft_runtime: str = "llama.cpp"
@@ -92,8 +94,9 @@ def sample(
     """Generate `n` times. Unseeded generations share one random stream, which `seed` starts; seeded
     ones have the seeds from `seed` on."""
     target = backend(folder, "target", case.runtime)
-    policy: Policy = case.policy(case.depth)
-    engine = Engine(target, [drafter(folder, case.drafter, case.draft_runtime)], policy)
+    drafters = [drafter(folder, name, case.draft_runtime) for name in case.drafter.split("+")]
+    policy: Policy = Controlled(drafters) if case.policy is Controlled else case.policy(case.depth)
+    engine = Engine(target, drafters, policy)
     stream = np.random.default_rng(seed)
     settings = SamplerSettings(**case.options)
     found = Sample()

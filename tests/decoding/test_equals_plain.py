@@ -28,12 +28,13 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 
 from .expected import logits, penalised
+from .policies import Controlled, Erratic
 
 NEAR_TIE = 1e-4
 N_CTX = 64
 EXAMPLES = 300
 
-DRAFTERS = ("draft", "ngram", "hopeless", "short context", "itself")
+DRAFTERS = ("draft", "ngram", "hopeless", "short context", "itself", "several")
 
 
 @dataclass
@@ -67,7 +68,12 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
         "itself": DraftModel(model("target")),
     }
     found = Engines(
-        {name: Engine(target, [drafter], FixedDepth(4)) for name, drafter in drafters.items()},
+        {name: Engine(target, [drafter], FixedDepth(4)) for name, drafter in drafters.items()}
+        | {
+            "several": Engine(
+                target, [drafters["draft"], drafters["ngram"], drafters["hopeless"]], FixedDepth(4)
+            )
+        },
         Engine(target, (), FixedDepth(0)),
     )
     yield found
@@ -113,6 +119,7 @@ stops = st.lists(st.text("aeimnrstuy \né€\ufffd", min_size=1, max_size=4), ma
     depth=st.integers(0, 12),
     max_tokens=st.integers(1, 60) | st.none(),
     drafter=st.sampled_from(DRAFTERS),
+    policy=st.sampled_from(["fixed", "flat", "steep", "erratic"]),
 )
 def test_speculation_gives_what_plain_decoding_gives(
     engines: Engines,
@@ -123,10 +130,16 @@ def test_speculation_gives_what_plain_decoding_gives(
     depth: int,
     max_tokens: int | None,
     drafter: str,
+    policy: str,
 ) -> None:
     request = Request(SamplerSettings(**options), max_tokens=max_tokens, stop=stop, seed=seed, logprobs=2)
     engine = engines.speculative[drafter]
-    engine.policy = FixedDepth(depth)
+    if policy == "fixed":
+        engine.policy = FixedDepth(depth)
+    elif policy == "erratic":
+        engine.policy = Erratic(seed)
+    else:
+        engine.policy = Controlled(engine.drafters, policy)
     speculative = engine.generate(prompt, request)
     found = list(speculative)
     plain = engines.plain.generate(prompt, request)

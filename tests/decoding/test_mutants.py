@@ -15,16 +15,18 @@ import pytest
 from numpy.typing import NDArray
 from pair import TARGET
 
+from edgespec.control.policy import Choice
 from edgespec.decoding import engine as engine_module
 from edgespec.decoding import verify as verify_module
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import Distribution, Sampler, SamplerSettings
 from edgespec.decoding.verify import Rejection, Rule
-from edgespec.drafters.base import Drafter, Node
+from edgespec.drafters.base import Node
 from edgespec.drafters.draft_model import DraftModel
 
 from .expected import chi_square, joint
+from .policies import WhileQIsSure
 from .sampling_run import Case, sample
 
 SAMPLES = 1_200
@@ -112,14 +114,33 @@ def test_dropping_drafted_tokens_of_low_q_is_refuted(
     """With p = (½, ½) and q = (0.9, 0.1) it would emit (0.55, 0.45)."""
     draft = Generation._draft
 
-    def keep_the_sure_ones(self: Generation, drafter: Drafter | None) -> list[Node]:
-        drafted = draft(self, drafter)
+    def keep_the_sure_ones(self: Generation, choice: Choice) -> list[Node]:
+        drafted = draft(self, choice)
         while drafted and drafted[-1].q is not None and drafted[-1].q.prob(drafted[-1].token) < 0.3:
             drafted.pop()
         return drafted
 
     monkeypatch.setattr(Generation, "_draft", keep_the_sure_ones)
     assert p_value(model_files, PLAIN, n=3 * SAMPLES) < REFUTED
+
+
+def test_a_confidence_that_knows_what_will_be_sampled_is_refuted(
+    model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that stops for the value about to be drafted drops a sampled token, if politely."""
+    peek, extend = DraftModel.peek, DraftModel.extend
+
+    def after_sampling(self: DraftModel) -> float | None:
+        if peek(self) is None:
+            return None
+        self.sampled = extend(self)  # type: ignore[attr-defined]
+        node = self.sampled  # type: ignore[attr-defined]
+        return 1.0 if node.q.prob(node.token) > 0.3 else 0.0
+
+    monkeypatch.setattr(DraftModel, "peek", after_sampling)
+    monkeypatch.setattr(DraftModel, "extend", lambda self: self.sampled)
+    case = Case({"temperature": 1.0}, policy=WhileQIsSure)
+    assert p_value(model_files, case, n=3 * SAMPLES) < REFUTED
 
 
 def test_a_q_that_skipped_the_sampler_chain_is_refuted(

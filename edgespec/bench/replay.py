@@ -1,0 +1,259 @@
+"""Play a policy over recorded traces: tokens per simulated second, no models, always the same result.
+
+The simulation runs rounds as the engine does, with the real prompt lookup, a draft model that proposes
+what the trace says, and a clock that a cost curve drives. Only greedy traces are played: the text is the
+target's, so that every policy gets the same tokens and differs in time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgespec.backends.base import Step
+from edgespec.bench.traces import Guess, Trace
+from edgespec.control import priors
+from edgespec.control.acceptance import Acceptance
+from edgespec.control.controller import Arm, Controller
+from edgespec.control.cost import CostCurve
+from edgespec.control.policy import NOBODY, Policy
+from edgespec.decoding.rounds import Round
+from edgespec.decoding.sampling import point_mass
+from edgespec.decoding.stopping import Token
+from edgespec.drafters.base import GLANCE, Drafter, DraftState, Hindsight, Node, Offer
+from edgespec.drafters.draft_model import UNCLEAR
+from edgespec.drafters.ngram import NGram
+
+MODEL, LOOKUP = "model", "ngram"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of passes: `verify` of the target by n, `draft` of the draft model by n; sizes between the
+    known ones are interpolated."""
+
+    verify: Mapping[int, float]
+    draft: Mapping[int, float]
+
+    def target(self, n: int) -> float:
+        return _at(self.verify, n)
+
+    def model(self, n: int) -> float:
+        return _at(self.draft, n)
+
+
+def _at(points: Mapping[int, float], n: int) -> float:
+    if (known := points.get(n)) is not None:
+        return known
+    sizes = sorted(points)
+    if len(sizes) == 1:
+        return points[sizes[0]]
+    high = next((size for size in sizes if size > n), sizes[-1])
+    low = sizes[max(0, sizes.index(high) - 1)]
+    return points[low] + (points[high] - points[low]) * (n - low) / (high - low)
+
+
+CURVES = {
+    "llama.cpp, Q4_K_M": Costs(
+        {1: 0.027, 2: 0.045, 3: 0.058, 4: 0.071, 6: 0.101, 8: 0.120, 12: 0.145, 16: 0.140, 17: 0.145},
+        {1: 0.016, 2: 0.020, 8: 0.040, 16: 0.060, 17: 0.0625},
+    ),
+    "flat kernel": Costs(
+        {1: 0.021, 2: 0.021, 3: 0.022, 4: 0.024, 6: 0.027, 8: 0.031, 12: 0.043, 16: 0.052, 17: 0.0545},
+        {1: 0.006, 8: 0.009, 16: 0.014, 17: 0.0147},
+    ),
+}
+"""measured (FINDINGS 1): the 1.5B coder with its 0.5B draft on two cores of a server"""
+
+
+class Clock:
+    """Simulated time; costs may change while it runs."""
+
+    def __init__(self, costs: Costs | Callable[[float], Costs]) -> None:
+        self.now = 0.0
+        self._costs = costs
+
+    @property
+    def costs(self) -> Costs:
+        return self._costs if isinstance(self._costs, Costs) else self._costs(self.now)
+
+
+class ReplayModel(Drafter):
+    """The draft model of a trace."""
+
+    name = MODEL
+
+    def __init__(self, trace: Trace, clock: Clock) -> None:
+        self._trace, self._clock = trace, clock
+        self._read = 0  # tokens of the text in its cache; the prompt is read apart
+
+    def offer(self, context: Sequence[int]) -> Offer | None:
+        return Offer(lag=self._place(context) - self._read) if self._trace.model else None
+
+    def _place(self, context: Sequence[int]) -> int:
+        return len(context) - len(self._trace.prompt)
+
+    def begin(self, context: Sequence[int], state: DraftState) -> None:
+        self._at = self._place(context)
+        self._start = len(context)
+        self._ahead = iter(self._trace.drafts(self._at))
+        self._guess: Guess | None = None
+        self._drafted = 0
+        self.steps, self.hindsight = (), ()
+
+    def look(self, context: Sequence[int], state: DraftState) -> None:
+        self.begin(context, state)
+        first = max(self._read, self._at - 1 - GLANCE)
+        seconds = self._clock.costs.model(self._at - 1 - first)
+        self._clock.now += seconds
+        self.steps = (Step(self._at - 1 - first, self._start, seconds),)
+        skip = UNCLEAR if first > self._read else 0
+        self.hindsight = [self._seen(place) for place in range(first + 1 + skip, self._at)]
+
+    def peek(self) -> float | None:
+        if self._guess is None:
+            self._guess = next(self._ahead, None)
+            if self._guess is None:
+                return None
+            lag = self._at - self._read if self._drafted == 0 else 1
+            seconds = self._clock.costs.model(lag)
+            self._clock.now += seconds
+            self.steps = (*self.steps, Step(lag, self._start, seconds))
+            if lag > 2:
+                places = range(self._at - min(lag, 33) + 1, self._at)
+                self.hindsight = [self._seen(place) for place in places]
+        return self._guess.confidence
+
+    def _seen(self, place: int) -> Hindsight:
+        guess = self._trace.model[place]
+        hit = float(guess.token == self._trace.text[place])
+        return Hindsight(len(self._trace.prompt) + place, guess.confidence, hit)
+
+    def extend(self) -> Node | None:
+        if self.peek() is None or self._guess is None:
+            return None
+        guess, self._guess = self._guess, None
+        self._drafted += 1
+        return Node(guess.token, point_mass(guess.token), guess.confidence, self.name)
+
+    def settle(self, accepted: int) -> None:
+        """After verification: what is in its cache and true. The last drafted token was not fed."""
+        self._read = self._at + min(accepted, self._drafted - 1)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Played:
+    """What a policy made of a trace."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+NO_STATE: Any = None
+OVERHEAD = 0.0
+"""seconds of edgespec's own per round; the same for all policies, so left out"""
+
+
+def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], keep: bool = False) -> Played:
+    """Decode a trace under `policy`. The first token comes with the prompt and is not counted, nor is
+    the draft model's reading of the prompt. costs: fixed, or by simulated time. keep: the rounds, too."""
+    clock = Clock(costs)
+    model, lookup = ReplayModel(trace, clock), NGram()
+    drafters: list[Drafter] = [model, lookup]
+    played = Played()
+    policy.start(len(trace.text))
+    at = 1
+    while at < len(trace.text):
+        context = [*trace.prompt, *trace.text[:at]]
+        room = len(trace.text) - at - 1
+        started = clock.now
+        drafted: list[Node] = []
+        drafter, look = policy.choose(drafters, context, room) if room > 0 else NOBODY
+        if drafter is not None and look:
+            drafter.look(context, NO_STATE)
+        elif drafter is not None:
+            drafter.begin(context, NO_STATE)
+            while len(drafted) < room and policy.wants_more(drafted):
+                confidence = drafter.peek()
+                if confidence is None or not policy.keeps(drafted, confidence):
+                    break
+                node = drafter.extend()
+                if node is None:
+                    break
+                drafted.append(node)
+        draft_seconds = clock.now - started
+        verified = clock.costs.target(len(drafted) + 1)
+        clock.now += verified
+        accepted = 0
+        while accepted < len(drafted) and drafted[accepted].token == trace.text[at + accepted]:
+            accepted += 1
+        emitted = trace.text[at : at + accepted + 1]
+        if drafter is model and model.steps and not look:
+            model.settle(accepted)
+        done = Round(
+            drafted,
+            [Token(id, "", "plain") for id in emitted],
+            Step(len(drafted) + 1, len(context) - 1, verified),
+            draft_seconds,
+            clock.now - started,
+            [point_mass(id) for id in emitted],
+            drafter.name if drafter else None,
+            drafter.steps if drafter else (),
+            drafter.hindsight if drafter else (),
+            [float(i < accepted) for i in range(min(len(drafted), accepted + 1))],
+            len(context),
+        )
+        policy.observe(done)
+        at += len(emitted)
+        played.tokens += len(emitted)
+        if keep:
+            played.rounds.append(done)
+    played.seconds = clock.now
+    return played
+
+
+def clairvoyant(trace: Trace, costs: Costs) -> Played:
+    """The fastest decoding of a trace by one who knows the text: dynamic programming over places, with
+    the choice of drafter and depth in every round, never drafting what will be rejected. (The draft
+    model's catching up is taken to be free, which only makes the bound higher.)"""
+    n, lookup = len(trace.text), NGram()
+    seconds = [0.0] * (n + 1)
+    runs: list[int] = []  # how far the lookup is right from each place
+    for at in range(1, n):
+        lookup.begin([*trace.prompt, *trace.text[:at]], NO_STATE)
+        run = 0
+        while at + run < n - 1 and (node := lookup.extend()) and node.token == trace.text[at + run]:
+            run += 1
+        runs.append(run)
+    for at in reversed(range(1, n)):
+        best = costs.target(1) + seconds[at + 1]
+        for k in range(1, runs[at - 1] + 1):
+            best = min(best, costs.target(k + 1) + seconds[at + k + 1])
+        spent = 0.0
+        for k, guess in enumerate(trace.drafts(at), 1):
+            if guess.token != trace.text[at + k - 1] or at + k >= n:
+                break
+            spent += costs.model(1)
+            best = min(best, spent + costs.target(k + 1) + seconds[at + k + 1])
+        seconds[at] = best
+    return Played(n - 1, seconds[1])
+
+
+def ours(costs: Costs) -> Controller:
+    """The real controller as it meets a new pair: calibrated for these costs, nothing known of acceptance."""
+    sizes = (1, 2, 3, 4, 5, 8)
+    draft = CostCurve({n: costs.model(n) for n in sizes})
+    arms = {
+        MODEL: Arm(Acceptance(priors.MODEL), draft),
+        LOOKUP: Arm(Acceptance(priors.LOOKUP)),
+    }
+    return Controller(CostCurve({n: costs.target(n) for n in sizes}), arms)

@@ -1,0 +1,18 @@
+"""`edgespec probe`: what this machine can do."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def probe(as_json: bool) -> None:
+    """Measure how fast this machine reads memory, and say what to expect of the models on it.
+
+    Decoding reads all weights for every token, so memory bandwidth is the limit. Takes some seconds; other
+    programs should be idle meanwhile.
+    """
+    from edgespec.terminal.probe import probe as measure_and_show
+
+    measure_and_show(as_json)

@@ -1,0 +1,110 @@
+"""How fast this machine reads memory: the limit of plain decoding, which reads all weights per token.
+
+The loop must be bound by memory, not by arithmetic: the same loop over a buffer that fits into a core's own
+cache tells (`headroom`). Weights are read once per pass, so the buffer is larger than the last-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier, Thread
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.device.memory import available_memory
+
+CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+CHUNK = 4 << 20
+"""bytes read between two looks at the clock"""
+IN_CACHE = 128 << 10
+"""bytes that any core's second-level cache holds"""
+WINDOW = 0.25
+"""seconds per number of threads"""
+
+Buffer = NDArray[np.int32]
+Reader = Callable[[Buffer], Any]
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Sustained read bandwidth in bytes per second."""
+
+    by_threads: dict[int, float]
+    in_cache: float
+    """of one thread, over a buffer in its own cache: what the loop's arithmetic would allow"""
+    buffer: int
+    """bytes"""
+
+    @property
+    def best(self) -> float:
+        return max(self.by_threads.values())
+
+    @property
+    def headroom(self) -> float:
+        """How many times faster the loop is where memory is no limit. Near 1, arithmetic was the limit and
+        the bandwidth is only known to be at least this."""
+        return self.in_cache / self.by_threads[min(self.by_threads)]
+
+    @property
+    def bound_by_memory(self) -> bool:
+        return self.headroom >= 1.5
+
+
+def measure_bandwidth(threads: Sequence[int], window: float = WINDOW) -> Bandwidth:
+    """Read with each number of threads for `window` seconds. Takes under 2 s and a buffer of 256 MiB to
+    1 GiB, less where little memory is free."""
+    size = min(max(256 << 20, 2 * _last_level_cache()), 1 << 30, available_memory() // 4)
+    size = max(size, 8 << 20)
+    buffer = np.ones(size // 4, np.int32)  # written, so that every page is really there
+    read = _reader()
+    in_cache = _rate(read, [buffer[: IN_CACHE // 4]], window / 4)
+    by_threads = {n: _rate(read, np.array_split(buffer, n), window) for n in sorted(set(threads))}
+    return Bandwidth(by_threads, in_cache, size)
+
+
+def _reader() -> Reader:
+    """What reads a buffer once, as fast as a core can, without the GIL. A function of the kernel library
+    belongs here where there is one; numpy's maximum uses vector instructions on all processors we know."""
+    return np.maximum.reduce
+
+
+def _rate(read: Reader, parts: Sequence[Buffer], window: float) -> float:
+    """Bytes per second of one thread per part, each reading its own over and over."""
+    done, ready = [0] * len(parts), Barrier(len(parts) + 1)
+
+    def work(i: int) -> None:
+        part = parts[i]
+        chunks = np.array_split(part, max(1, part.nbytes // CHUNK))
+        ready.wait()
+        end = perf_counter() + window
+        while True:
+            for chunk in chunks:
+                read(chunk)
+                done[i] += chunk.nbytes
+                if perf_counter() >= end:
+                    return
+
+    workers = [Thread(target=work, args=(i,)) for i in range(len(parts))]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    started = perf_counter()
+    for worker in workers:
+        worker.join()
+    return sum(done) / (perf_counter() - started)
+
+
+def _last_level_cache(folder: Path = CACHE) -> int:
+    """Bytes; 0 where the system does not say."""
+    sizes = [0]
+    for file in folder.glob("index*/size"):
+        text = file.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 0)
+        if unit and text[:-1].isdigit():
+            sizes.append(int(text[:-1]) * unit)
+    return max(sizes)

@@ -1,0 +1,38 @@
+"""What the controller starts from, and what it keeps between runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgespec.control.acceptance import Acceptance
+from edgespec.control.controller import Controller
+from edgespec.control.ledger import Ledger
+
+MODEL = (0.15, 0.25, 0.33, 0.40, 0.48, 0.55, 0.62, 0.70, 0.80, 0.88, 0.93, 0.96, 0.985)
+"""acceptance of a draft model's tokens by its confidence (acceptance.EDGES), before anything is known of
+the pair: measured with the 0.5B coder for the 1.5B one"""
+LOOKUP = (0.2, 0.2, 0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
+"""of prompt lookup's, whose confidence is the length of the match"""
+
+
+def recall(kept: dict[str, Any], name: str, calibration: tuple[float, ...]) -> Acceptance:
+    """A drafter's acceptance as another run of the same pair left it."""
+    known = kept.get("acceptance")
+    return Acceptance(calibration, known.get(name) if isinstance(known, dict) else None)
+
+
+def recall_ledger(kept: dict[str, Any]) -> Ledger:
+    """The probing ledger as another run left it."""
+    try:
+        seconds, lost = map(float, kept["ledger"])
+    except (KeyError, TypeError, ValueError):
+        return Ledger()
+    return Ledger(seconds, lost) if lost >= 0.0 and seconds >= 0.0 else Ledger()
+
+
+def keep(controller: Controller) -> dict[str, Any]:
+    """For the next run, as JSON takes it."""
+    return {
+        "acceptance": {name: arm.acceptance.as_dict() for name, arm in controller.arms.items()},
+        "ledger": [controller.ledger.seconds, controller.ledger.lost],
+    }

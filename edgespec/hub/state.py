@@ -1,0 +1,40 @@
+"""Small JSON files that edgespec keeps for itself: measurements and what was learned.
+
+They only save time: a file that is missing, damaged or cannot be written is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from edgespec.hub import store
+
+log = logging.getLogger(__name__)
+
+
+def read(name: str) -> dict[str, Any]:
+    """The object in a file; empty if there is none."""
+    try:
+        found = json.loads(_path(name).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write(name: str, found: dict[str, Any]) -> None:
+    """Replace a file, whole or not at all."""
+    file = _path(name)
+    partial = file.with_name(file.name + ".partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(found), "utf-8")
+        partial.replace(file)
+    except OSError as error:
+        log.debug("%s is not kept: %s", file, error)
+
+
+def _path(name: str) -> Path:
+    return store.home().parent / "state" / name

@@ -1,0 +1,88 @@
+"""From named models to drafters, and to the policy that decides about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.backends.base import Backend
+from edgespec.backends.fingerprint import identity
+from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.backends.loading import Settings, context_of, open_backend
+from edgespec.backends.speed import pass_seconds
+from edgespec.control import priors
+from edgespec.control.controller import Arm, Controller
+from edgespec.control.cost import CostCurve
+from edgespec.device.cores import machine
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.compatibility import check_vocabularies
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.drafters.ngram import NGram
+from edgespec.errors import ModelError
+from edgespec.hub import state
+from edgespec.hub.gguf_info import read_info
+from edgespec.hub.model_file import ModelFile
+
+KEPT = "controller.json"
+
+
+def open_draft(file: ModelFile, target: Backend, backend: str, settings: Settings, advice: str) -> Backend:
+    """Load a draft model for `target`. Raises IncompatiblePair with `advice` if it does not fit."""
+    trained = context_of(file) or target.n_ctx
+    n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
+    # What it drafts is verified: adapters and bitwise equality are the target's affair.
+    settings = replace(settings, n_ctx=n_ctx, lora=(), strict=False)
+    model = open_backend(file, backend, settings, depth=0)
+    try:
+        check_vocabularies(target, model, advice)
+    except BaseException:
+        model.close()
+        raise
+    return model
+
+
+def controlled(
+    target: Backend,
+    target_file: ModelFile,
+    draft: Backend | None,
+    draft_file: ModelFile | None,
+    threads: int | None,
+) -> tuple[list[Drafter], Controller, Callable[[], None]]:
+    """Drafters, the controller that chooses among them, and what writes down what it learned.
+
+    Measures what passes cost here if that was never done with these files, which takes some seconds.
+    """
+    key = "/".join([machine(), identity(target_file.path), identity(draft_file.path) if draft_file else "-"])
+    found = state.read(KEPT).get(key)
+    kept = found if isinstance(found, dict) else {}
+    lookup = NGram()
+    drafters: list[Drafter] = [lookup]
+    arms = {lookup.name: Arm(priors.recall(kept, lookup.name, priors.LOOKUP))}
+    if draft is not None and draft_file is not None:
+        curve = _curve(draft, draft_file, threads)
+        model = DraftModel(draft)
+        drafters.insert(0, model)
+        arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve)
+    controller = Controller(_curve(target, target_file, threads), arms, priors.recall_ledger(kept))
+
+    def save() -> None:
+        state.write(KEPT, state.read(KEPT) | {key: priors.keep(controller)})
+
+    return drafters, controller, save
+
+
+def _curve(model: Backend, file: ModelFile, threads: int | None) -> CostCurve:
+    runtime = "llama.cpp" if isinstance(model, LlamaCpp) else "onnx"
+    seconds = pass_seconds(file.path, runtime, model, threads)
+    points = {n: s for n, s in seconds.items() if s > 0.0} or {1: 0.01}  # no room to measure: any start
+    return CostCurve(points, _per_context(file.path))
+
+
+def _per_context(path: Path) -> float:
+    """What a token of context adds to a pass, as a share: bytes of its keys and values ÷ bytes of weights."""
+    try:
+        info = read_info(path)
+    except (ModelError, OSError):  # an ONNX model
+        return 0.0
+    return (info.kv_bytes_per_token or 0) / max(info.bytes_per_token, 1)

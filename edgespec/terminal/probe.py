@@ -1,0 +1,117 @@
+"""`edgespec probe`: this machine, and what may be expected of the models on it."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from edgespec.backends.speed import known_seconds
+from edgespec.control.bandwidth import measure_bandwidth
+from edgespec.control.probe import ASSUMED, Probe, Weights, expect
+from edgespec.device.cores import compute_threads, read_cores
+from edgespec.device.memory import available_memory, total_memory
+from edgespec.device.thermal import read_thermal
+from edgespec.errors import ModelError
+from edgespec.hub import store
+from edgespec.hub.catalog import RemoteFile
+from edgespec.hub.gguf_info import read_info
+from edgespec.hub.inventory import take_inventory
+from edgespec.hub.sizes import human
+from edgespec.terminal.answer import write_stdout
+from edgespec.terminal.visible import visible
+
+
+def probe(as_json: bool) -> None:
+    """Measure, and show."""
+    cores = read_cores()
+    usable = compute_threads()
+    threads = sorted({1, max(1, usable // 2), usable, min(cores.allowed, cores.quota or cores.allowed)})
+    bandwidth = measure_bandwidth(threads)
+    found = Probe(
+        cores,
+        total_memory(),
+        available_memory(),
+        read_thermal(),
+        bandwidth,
+        [expect(model, bandwidth.best) for model in _installed()],
+    )
+    if as_json:
+        write_stdout(json.dumps(found.as_dict()) + "\n")
+    else:
+        _show(found)
+
+
+def _installed() -> list[Weights]:
+    """Pairs of the catalog on this machine, then other GGUF models."""
+    inventory = take_inventory()
+    models = []
+    for pair in inventory.pairs:
+        if pair.on_disk and (target := _weights(pair.pair.name, pair.pair.target)) is not None:
+            draft = _weights("draft", pair.draft.file) if pair.draft else None
+            models.append(Weights(target.name, target.bytes_per_token, target.seconds, draft))
+    for other in inventory.others:
+        if other.path.is_file():
+            try:
+                models.append(Weights(other.title, read_info(other.path).bytes_per_token))
+            except ModelError:
+                continue
+    return models
+
+
+def _weights(name: str, file: RemoteFile) -> Weights | None:
+    path = store.path_of(file)
+    try:
+        return Weights(name, read_info(path).bytes_per_token, known_seconds(path, "llama.cpp", None))
+    except ModelError:
+        return None
+
+
+def _show(found: Probe) -> None:
+    console = Console(highlight=False)
+    c, b, t = found.cores, found.bandwidth, found.thermal
+    table = Table(show_header=False, box=None, pad_edge=False)
+    usable = f"{c.allowed} of {c.logical} hardware threads usable, {c.physical} cores, {c.big} of them fast"
+    table.add_row("processor", visible(c.name) or "unknown")
+    table.add_row("cores", usable + (f", time for {c.quota}" if c.quota else ""))
+    table.add_row("memory", f"{human(found.memory)}, {human(found.available)} available")
+    for n, rate in b.by_threads.items():
+        table.add_row("reads" if n == min(b.by_threads) else "", f"{rate / 1e9:.1f} GB/s with {n} threads")
+    if not b.bound_by_memory:
+        table.add_row("", f"at least: the loop is only {b.headroom:.1f} times faster in the cache")
+    table.add_row("heat", _heat(t.celsius, t.throttled, t.clock))
+    console.print(table)
+    if not found.models:
+        console.print("No model is on this machine yet; fetch one: edgespec pull smollm2-135m")
+        return
+    models = Table(
+        "model", "reads per token", "limit", "measured", "share of limit", "expected gain", box=None
+    )
+    for m in found.models:
+        models.add_row(
+            visible(m.name),
+            human(m.bytes_per_token),
+            f"{m.limit:.1f} tok/s",
+            f"{m.plain:.1f} tok/s" if m.plain else "",
+            f"{m.share:.0%}" if m.share else "",
+            "" if m.gain == 1.0 and not m.measured else f"{m.gain:.2f} ×" + ("" if m.measured else " (*)"),
+        )
+    console.print(models)
+    console.print(
+        f"limit: bandwidth ÷ bytes. gain: at {ASSUMED:.0%} acceptance and the best fixed depth, from costs "
+        "measured with llama.cpp; (*) as if verifying cost no more than a token: run the model once to measure."
+    )
+
+
+def _heat(celsius: float | None, throttled: int | None, clock: float | None) -> str:
+    parts = [
+        f"{celsius:.0f} °C" if celsius is not None else "",
+        f"clock at {clock:.0%} of its maximum" if clock is not None else "",
+        ""
+        if throttled is None
+        else f"slowed down {throttled} times since boot"
+        if throttled
+        else "never slowed down",
+    ]
+    return ", ".join(part for part in parts if part) or "this system does not say"

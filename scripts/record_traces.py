@@ -1,0 +1,44 @@
+"""Record greedy traces of a suite for policy replay (edgespec/bench/traces.py).
+
+python scripts/record_traces.py TARGET DRAFT SUITE.jsonl OUT.jsonl.gz [--tokens 128]; DRAFT may be "none".
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.bench.record import record
+from edgespec.bench.traces import Trace, save
+from edgespec.chat.templates import chat_prompt
+from edgespec.control.policy import FixedDepth
+from edgespec.decoding.engine import Request
+from edgespec.decoding.generation import Engine
+from edgespec.hub.resolve import resolve
+
+
+@click.command()
+@click.argument("target")
+@click.argument("draft")
+@click.argument("suite", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--tokens", default=128, show_default=True)
+def main(target: str, draft: str, suite: Path, out: Path, tokens: int) -> None:
+    target_model = LlamaCpp(resolve(target).path)
+    draft_model = None if draft == "none" else LlamaCpp(resolve(draft).path)
+    engine = Engine(target_model, (), FixedDepth(0))
+
+    def traces() -> Iterator[Trace]:
+        for line in map(json.loads, suite.read_text("utf-8").splitlines()):
+            prompt = chat_prompt(target_model, [{"role": "user", "content": line["turns"][0]}])
+            text = engine.generate(prompt, Request(max_tokens=tokens)).run().tokens
+            yield record(line["id"], line["category"], prompt, text, draft_model)
+            click.echo(f"{line['id']}: {len(text)} tokens")
+
+    save(traces(), out)
+
+
+if __name__ == "__main__":
+    main()

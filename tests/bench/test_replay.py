@@ -1,0 +1,150 @@
+"""Policies on traces: what replay computes, and that ours follows what happens, without losing to plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
+from edgespec.bench.replay import CURVES, Costs, clairvoyant, ours, play
+from edgespec.bench.traces import Trace, load, save
+from edgespec.control.controller import Controller
+from edgespec.control.policy import FixedDepth, Policy
+
+from .synthetic import trace
+
+FLAT = CURVES["flat kernel"]
+STEEP = CURVES["llama.cpp, Q4_K_M"]
+
+
+# --- the simulation ---
+
+
+def test_plain_decoding_takes_a_single_step_per_token() -> None:
+    played = play(trace(50, lambda t: 0.8), FixedDepth(0), FLAT)
+    assert played.tokens == 49
+    assert played.seconds == pytest.approx(49 * 0.021)
+
+
+def test_a_perfect_draft_takes_a_verify_and_k_drafts_per_k_plus_one_tokens() -> None:
+    costs = Costs({1: 1.0, 4: 1.5}, {1: 0.1, 2: 0.15})
+    played = play(trace(1 + 4 * 5, lambda t: 1.0), FixedDepth(3), costs)
+    # After full acceptance the draft model reads two tokens in its first pass.
+    assert played.seconds == pytest.approx(5 * (1.5 + 3 * 0.1) + 4 * 0.05)
+
+
+def test_a_hopeless_draft_costs_its_drafts_and_the_dearer_verify() -> None:
+    costs = Costs({1: 1.0, 4: 1.5}, {1: 0.1})
+    played = play(trace(11, lambda t: 0.0), FixedDepth(3), costs)
+    assert played.seconds == pytest.approx(8 * (1.5 + 0.3) + (1.5 - 1 / 6 + 0.2) + 1.0, rel=0.05)
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "plain": lambda: FixedDepth(0),
+    "fixed": lambda: FixedDepth(5),
+    "+2/-1": PlusTwoMinusOne,
+    "confidence": ConfidenceThreshold,
+    "entropy": EntropyBound,
+    "goodput": lambda: Goodput(FLAT),
+    "bandit": lambda: Bandit(200.0),
+    "ours": lambda: ours(FLAT),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+def test_every_policy_yields_the_same_tokens_and_the_same_time_twice(policy: Callable[[], Policy]) -> None:
+    text = trace(120, lambda t: 0.7, seed=3)
+    once, twice = play(text, policy(), FLAT, keep=True), play(text, policy(), FLAT)
+    assert once.tokens == twice.tokens == 119
+    assert once.seconds == twice.seconds
+    assert [t.id for r in once.rounds for t in r.emitted] == list(text.text[1:])
+
+
+@pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES.keys())
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_nobody_beats_who_knows_the_text(costs: Costs, rate: float) -> None:
+    text = trace(120, lambda t: rate, seed=4)
+    best = clairvoyant(text, costs).speed
+    for policy in POLICIES.values():
+        assert play(text, policy(), costs).speed <= best * (1 + 1e-9)
+
+
+def test_traces_survive_being_written_down(tmp_path: Path) -> None:
+    text = trace(40, lambda t: 0.6, seed=5)
+    save([text], tmp_path / "t.jsonl.gz")
+    (found,) = load(tmp_path / "t.jsonl.gz")
+    for policy in POLICIES.values():
+        assert play(found, policy(), FLAT).tokens == 39
+    assert play(found, FixedDepth(4), FLAT).seconds == pytest.approx(play(text, FixedDepth(4), FLAT).seconds)
+
+
+# --- ours follows what happens ---
+
+
+def depths(policy: Controller, text: Trace, costs: Costs | Callable[[float], Costs]) -> list[tuple[int, int]]:
+    """(place, tokens drafted) of every round."""
+    played = play(text, policy, costs, keep=True)
+    return [(r.place - len(text.prompt), len(r.drafted)) for r in played.rounds]
+
+
+def first_round(rounds: list[tuple[int, int]], behind: int, off: bool, lasting: int = 8) -> int:
+    """Rounds after place `behind` until `lasting` of the next ten draft nothing (`off`), or something."""
+    later = [depth for place, depth in rounds if place >= behind]
+    for i in range(len(later) - 10):
+        if sum((d == 0) == off for d in later[i : i + 10]) >= lasting:
+            return i
+    return len(later)
+
+
+@pytest.mark.parametrize("telling", [0.0, 0.5])
+def test_it_stops_within_twenty_rounds_when_acceptance_breaks_down(telling: float) -> None:
+    text = trace(1500, lambda t: 0.9 if t < 500 else 0.1, telling=telling)
+    rounds = depths(ours(FLAT), text, FLAT)
+    assert first_round(rounds, 100, off=False) == 0
+    assert first_round(rounds, 500, off=True) <= 20
+
+
+@pytest.mark.parametrize("telling", [0.0, 0.5])
+def test_it_takes_drafting_up_again_when_acceptance_comes_back(telling: float) -> None:
+    text = trace(3000, lambda t: 0.1 if 500 <= t < 1000 else 0.9, telling=telling)
+    rounds = depths(ours(FLAT), text, FLAT)
+    assert first_round(rounds, 1000, off=False) <= 150
+
+
+def slow_target(at: float, factor: float) -> Callable[[float], Costs]:
+    """Everything the target does takes `factor` longer from second `at` on."""
+    slowed = Costs({n: s * factor for n, s in STEEP.verify.items()}, STEEP.draft)
+    return lambda now: STEEP if now < at else slowed
+
+
+def test_a_target_that_slows_down_by_half_makes_drafting_pay_within_ten_rounds() -> None:
+    """A draft of 16 ms does not pay for steps of 27 ms at this acceptance, and does for 2.5 times that."""
+    cheap = Costs({1: 0.020, 2: 0.022, 5: 0.030, 9: 0.045}, {1: 0.016})
+    slow = Costs({n: 3 * s for n, s in cheap.verify.items()}, cheap.draft)
+    text = trace(2000, lambda t: 0.8)
+    rounds = depths(ours(cheap), text, lambda now: cheap if now < 12.0 else slow)
+    changed = next(i for i, (place, _) in enumerate(rounds) if place > 500)
+    early = [depth for _, depth in rounds[:changed]]
+    late = [depth for _, depth in rounds[-100:]]
+    assert sum(early) / len(early) < sum(late) / len(late)
+
+
+def test_throttling_of_everything_changes_nothing_but_the_clock() -> None:
+    text = trace(1000, lambda t: 0.85)
+    twice = Costs({n: 2 * s for n, s in FLAT.verify.items()}, {n: 2 * s for n, s in FLAT.draft.items()})
+    steady = depths(ours(FLAT), text, FLAT)
+    throttled = depths(ours(FLAT), text, lambda now: FLAT if now < 4.0 else twice)
+    drafted = [sum(depth for _, depth in rounds) / len(rounds) for rounds in (steady, throttled)]
+    assert drafted[1] == pytest.approx(drafted[0], rel=0.1)
+
+
+@pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES.keys())
+def test_a_hopeless_draft_costs_less_than_a_hundredth_over_a_session(costs: Costs) -> None:
+    """Ten texts of 200 tokens with a draft that is never right; the first one teaches it."""
+    policy = ours(costs)
+    played = [play(trace(200, lambda t: 0.01, seed=seed), policy, costs) for seed in range(10)]
+    speed = sum(p.tokens for p in played) / sum(p.seconds for p in played)
+    assert speed * costs.target(1) >= 0.99
+    assert min(p.speed for p in played) * costs.target(1) >= 0.97
