@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ["scripts/setup.sh", "scripts/demo", "scripts/test", ".ci/run"]
+SCRIPTS = ["scripts/setup.sh", "scripts/native.sh", "scripts/demo", "scripts/test", ".ci/run"]
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
@@ -340,3 +340,28 @@ def test_a_python_that_is_asked_for_and_unfit_is_said(
     failed = sourced("find_python", PYTHON="false")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "error: PYTHON is false, which is not Python 3.10 or newer\n"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_what_emulation_needs_is_installed_by_root_alone(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path, user: int
+) -> None:
+    (folder / "calls").touch()
+    stub("id", f"echo {user}")
+    stub("apt-get", f"echo \"$*\" >>'{folder}/calls'")
+    absent = 'command() { [[ "$2" != qemu* ]]; }'
+    done = sourced(f'. "{ROOT}/scripts/native.sh"; {absent}; emulation_ready')
+    assert done.returncode == (1 if user else 0)
+    assert "qemu-user-static" in done.stderr
+    assert calls(folder, "install -y -qq --no-install-recommends qemu-user-static") == (0 if user else 1)
+
+
+def test_a_processor_that_takes_another_path_is_a_failure(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub
+) -> None:
+    stub("emulator", '[ "$1" = --best ] && echo neon || echo checked')
+    good, bad = (
+        sourced(f'. "{ROOT}/scripts/native.sh"; on_processor {p} emulator') for p in ("neon", "i8mm")
+    )
+    assert (good.returncode, good.stdout) == (0, "checked\n")
+    assert (bad.returncode, bad.stderr) == (1, "error: it takes the path neon, not i8mm: emulator\n")
