@@ -11,12 +11,11 @@ from ggml_rows import random_rows, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import edgespec
 from edgespec.convert.tiles import TILES, finite, pack, tiles_for, whole_tiles
 
 from .tile_reader import read_tiles
 
-HEADER = Path(edgespec.__file__).parent / "kernels" / "tile_formats.h"
+HEADER = Path(__file__).parents[2] / "edgespec" / "kernels" / "tile_formats.h"
 
 
 @pytest.mark.parametrize("type_", TILES)
