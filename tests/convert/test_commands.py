@@ -93,7 +93,7 @@ def test_target_and_draft_choose_their_backends(model: Path, backend: str, draft
     with edgespec.load(model, depth=0, threads=1) as runtime:
         wanted = runtime.generate("stay ", max_tokens=40).text
     with edgespec.load(
-        model, draft=draft, backend=backend, draft_backend=draft_backend, threads=1
+        model, draft=draft, backend=backend, draft_backend=draft_backend, depth=4, threads=1
     ) as runtime:
         found = runtime.generate("stay ", max_tokens=40)
         assert found.text == wanted and found.stats.accepted > 0
@@ -117,16 +117,16 @@ def test_auto_measures_once_and_says_what_it_chose(
     model: Path, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING)
-    edgespec.load(model, backend="auto", threads=1).close()
+    edgespec.load(model, backend="auto", depth=4, threads=1).close()
     assert not caplog.messages  # llama.cpp is all there is
     convert(model)
-    edgespec.load(model, backend="auto", threads=1).close()
+    edgespec.load(model, backend="auto", depth=4, threads=1).close()
     first = "\n".join(caplog.messages)
     assert "measuring target.gguf with llama.cpp, once" in first and "runs on" in first
     (times,) = json.loads((tmp_path / "home" / "state" / "backend_speed.json").read_text()).values()
     assert set(times) == {"llama.cpp", "onnx"} and set(times["onnx"]) == set("123458")
     caplog.clear()
-    edgespec.load(model, backend="auto", threads=1).close()
+    edgespec.load(model, backend="auto", depth=4, threads=1).close()
     assert "measuring" not in "\n".join(caplog.messages)
 
 
