@@ -14,7 +14,7 @@ namespace edgespec {
 namespace EDGESPEC_ISA {
 
 constexpr int kStep = 64;
-constexpr int kRowBlock = 8;  // query rows that share what is loaded of keys and values
+constexpr int kRowBlock = 6;  // query rows that share what is loaded of keys and values
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 inline F load_cached(const float* p) { return Simd::load_floats(p); }
@@ -58,27 +58,75 @@ inline float weigh(float* scores, float largest) {
   return total;
 }
 
+// sums[r][v] += x[v] · factors[r] for each of `n` elements: x[v] are kVectors_ registers `apart` from each
+// other in memory, `step` behind those of the element before; factors[r] are `stride` behind each other.
+// Meanwhile what lies from `ahead` on is fetched, `lines` cache lines per element.
+template <int kRows_, int kVectors_, class T>
+inline void accumulate(F (*sums)[kVectors_], int64_t n, const T* const* x, int64_t step, const float* factors,
+                       int64_t stride, const void* ahead, int lines) {
+  const char* line = static_cast<const char*>(ahead);
+  for (int64_t i = 0; i < n; i++) {
+    for (int l = 0; l < lines; l++, line += kLine) __builtin_prefetch(line);
+    F loaded[kVectors_];
+    EDGESPEC_UNROLL
+    for (int v = 0; v < kVectors_; v++) loaded[v] = load_cached(x[v] + i * step);
+    EDGESPEC_UNROLL
+    for (int r = 0; r < kRows_; r++) {
+      F factor = Simd::set1(factors[r * stride + i]);
+      EDGESPEC_UNROLL
+      for (int v = 0; v < kVectors_; v++) sums[r][v] = Simd::fma(loaded[v], factor, sums[r][v]);
+    }
+  }
+}
+
+// Weighted values of a step into kVectors_ registers of each row's state, from channel d on.
+template <int kRows_, int kVectors_, class T>
+inline void add_values(const T* values, int64_t size, int64_t d, int seen, const float (*weights)[kStep],
+                       float* const* state) {
+  F sums[kRows_][kVectors_];
+  const T* x[kVectors_];
+  EDGESPEC_UNROLL
+  for (int v = 0; v < kVectors_; v++) {
+    x[v] = values + d + v * Simd::kLanes;
+    EDGESPEC_UNROLL
+    for (int r = 0; r < kRows_; r++) sums[r][v] = Simd::load_floats(state[r] + 2 + d + v * Simd::kLanes);
+  }
+  accumulate<kRows_, kVectors_>(sums, seen, x, size, weights[0], kStep, nullptr, 0);
+  EDGESPEC_UNROLL
+  for (int v = 0; v < kVectors_; v++) {
+    EDGESPEC_UNROLL
+    for (int r = 0; r < kRows_; r++) Simd::store(state[r] + 2 + d + v * Simd::kLanes, sums[r][v]);
+  }
+}
+
 // A step for kRows_ rows. `keys` and `values` begin at the step; `seen`: positions of it that exist.
 template <class T, int kRows_>
 void attention_step(const Attention& a, const T* keys, const T* values, int seen, const float* queries,
-                    const Span* visible, const float* const* bias, float* const* state) {
+                    const Span* visible, const float* const* bias, float* const* state, bool fetch) {
+  // While keys are read, so many lines of values are fetched per channel that all are when they are needed.
+  constexpr int kLines = kStep * sizeof(T) / kLine * Simd::kTogether * Simd::kLanes / kStep;
+  size_t fetched = 0;
+  constexpr int kTogether = Simd::kTogether;
   const int64_t size = a.size;
   alignas(64) float scores[kRows_][kStep];
-  for (int tile = 0; tile * kRows < kStep; tile++) {
-    const T* k = keys + tile * kRows * size;
-    for (int p = 0; p < kParts; p++, k += Simd::kLanes) {
-      F sum[kRows_];
+  for (int first = 0; first < kStep; first += kTogether * Simd::kLanes) {
+    F sums[kRows_][kTogether];
+    const T* x[kTogether];
+    EDGESPEC_UNROLL
+    for (int v = 0; v < kTogether; v++) {
+      // What lies behind the last tile is hidden below, whatever it is; it must only be there.
+      const int position = first + v * Simd::kLanes, tile = std::min(position / kRows, (seen - 1) / kRows);
+      x[v] = keys + tile * kRows * size + position % kRows;
       EDGESPEC_UNROLL
-      for (int r = 0; r < kRows_; r++) sum[r] = Simd::zero();
-      if (tile * kRows < seen) {
-        for (int64_t d = 0; d < size; d++) {
-          F key = load_cached(k + d * kRows);
-          EDGESPEC_UNROLL
-          for (int r = 0; r < kRows_; r++) sum[r] = Simd::fma(key, Simd::set1(queries[r * size + d]), sum[r]);
-        }
-      }
+      for (int r = 0; r < kRows_; r++) sums[r][v] = Simd::zero();
+    }
+    accumulate<kRows_, kTogether>(sums, size, x, kRows, queries, size, reinterpret_cast<const char*>(values) + fetched,
+                                  fetch ? kLines : 0);
+    fetched += size * kLines * kLine;
+    EDGESPEC_UNROLL
+    for (int v = 0; v < kTogether; v++) {
       EDGESPEC_UNROLL
-      for (int r = 0; r < kRows_; r++) Simd::store(scores[r] + tile * kRows + p * Simd::kLanes, sum[r]);
+      for (int r = 0; r < kRows_; r++) Simd::store(scores[r] + first + v * Simd::kLanes, sums[r][v]);
     }
   }
   for (int r = 0; r < kRows_; r++) {
@@ -106,23 +154,15 @@ void attention_step(const Attention& a, const T* keys, const T* values, int seen
     }
     total += sum;
   }
-  for (int64_t d = 0; d < size; d += Simd::kLanes) {
-    F sum[kRows_];
-    EDGESPEC_UNROLL
-    for (int r = 0; r < kRows_; r++) sum[r] = Simd::load_floats(state[r] + 2 + d);
-    for (int i = 0; i < seen; i++) {
-      F value = load_cached(values + i * size + d);
-      EDGESPEC_UNROLL
-      for (int r = 0; r < kRows_; r++) sum[r] = Simd::fma(value, Simd::set1(scores[r][i]), sum[r]);
-    }
-    EDGESPEC_UNROLL
-    for (int r = 0; r < kRows_; r++) Simd::store(state[r] + 2 + d, sum[r]);
-  }
+  int64_t d = 0;
+  for (; d + kTogether * Simd::kLanes <= size; d += kTogether * Simd::kLanes)
+    add_values<kRows_, kTogether>(values, size, d, seen, scores, state);
+  for (; d < size; d += Simd::kLanes) add_values<kRows_, 1>(values, size, d, seen, scores, state);
 }
 
 template <class T>
 using StepFunction = void (*)(const Attention&, const T*, const T*, int, const float*, const Span*,
-                              const float* const*, float* const*);
+                              const float* const*, float* const*, bool);
 
 template <class T, int... r>
 StepFunction<T> step_function(int rows, std::integer_sequence<int, r...>) {
@@ -159,7 +199,7 @@ void attend_span(const Attention& a, int64_t head, int64_t span) {
       if (!any) continue;
       step_function<T>(n, std::make_integer_sequence<int, kRowBlock>())(
           a, keys + start * a.size, values + start * a.size, seen, a.queries + (head * rows + first) * a.size,
-          visible, bias, state);
+          visible, bias, state, first == 0);
     }
   }
 }

@@ -13,6 +13,7 @@ struct Simd {
   static constexpr int kLanes = 8;
   static constexpr int kMaxTokens = 8;
   static constexpr bool kPairs = false;
+  static constexpr int kTogether = 2;  // registers that attention works on at once
   template <int>
   struct Pairs;
 

@@ -14,6 +14,7 @@ struct Simd {
   static constexpr int kLanes = 16;
   static constexpr int kMaxTokens = 16;
   static constexpr bool kPairs = false;
+  static constexpr int kTogether = 4;  // registers that attention works on at once
   template <int>
   struct Pairs;
 

@@ -13,6 +13,7 @@ struct Simd {
   static constexpr int kLanes = 4;
   static constexpr int kMaxTokens = 8;
   static constexpr bool kPairs = EDGESPEC_DOT == 2;
+  static constexpr int kTogether = 4;  // registers that attention works on at once
 
   using F = float32x4_t;
   using I = int32x4_t;

@@ -18,6 +18,7 @@ struct Simd {
   static constexpr int kLanes = 16;
   static constexpr int kMaxTokens = 4;
   static constexpr bool kPairs = false;  // no dot products of two tokens at once
+  static constexpr int kTogether = 1;  // registers that attention works on at once
 
   struct F { float v[kLanes]; };
   struct I { int32_t v[kLanes]; };
