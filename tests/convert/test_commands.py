@@ -52,11 +52,11 @@ def test_convert_says_where_the_model_is_and_how_good(model: Path) -> None:
 
 
 def test_converted_models_are_listed(model: Path) -> None:
-    convert(model)
+    folders = [convert(model, portable=portable).folder for portable in (False, True)]
     others = json.loads(run("models", "--json").stdout)["others"]
-    folder = model.with_name("target.onnx-edgespec")
-    assert [Path(other["path"]).name for other in others] == ["draft.gguf", "target.gguf", folder.name]
-    assert others[-1]["name"] == str(folder)
+    names = ["draft.gguf", "target.gguf", *(folder.name for folder in folders)]
+    assert [Path(other["path"]).name for other in others] == names
+    assert [other["name"] for other in others[2:]] == [str(folder) for folder in folders]
 
 
 def test_a_model_that_was_not_converted_names_the_command(model: Path) -> None:
