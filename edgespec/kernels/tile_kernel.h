@@ -28,8 +28,9 @@ namespace EDGESPEC_ISA {
 
 constexpr int kParts = kRows / Simd::kLanes;  // registers that hold a float per row of a tile
 constexpr int kVectors = 8;                   // of quants in a block
-constexpr size_t kAhead = 9216;               // bytes between what is read and what is prefetched
+constexpr size_t kAhead = 16384;              // bytes between what is read and what is prefetched
 constexpr size_t kLine = 64;
+constexpr int32_t kZeros[2] = {0, 0};
 
 using F = Simd::F;
 using I = Simd::I;
@@ -252,7 +253,8 @@ void multiply_tile(const uint8_t* tile, int64_t inputs, const Activations& x, fl
         EDGESPEC_UNROLL
         for (; t < kTokens; t++) {
           I first, second;
-          Simd::template dot<Codec::kBits>(w, x.quants + (i + t) * kBlock, x.start + 2 * (i + t), first, second);
+          const int32_t* start = Codec::kOffset ? x.start + 2 * (i + t) : kZeros;
+          Simd::template dot<Codec::kBits>(w, x.quants + (i + t) * kBlock, start, first, second);
           add(t, first, second);
         }
       }
