@@ -4,7 +4,8 @@
 //
 //   native_check           all of that; the exit status says whether it passed
 //   native_check --best    the name of the path that this processor takes
-//   native_check --work PATH TYPE TOKENS OUTPUTS INPUTS    one multiplication, to count its instructions
+//   native_check --work PATH TYPE TOKENS OUTPUTS INPUTS     one multiplication
+//   native_check --count PATH TYPE TOKENS OUTPUTS INPUTS    the instructions it takes (x86 alone)
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <vector>
+
+#if defined(__linux__) && defined(__x86_64__)
+#include <csignal>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include "tile_formats.h"
 
@@ -240,16 +248,47 @@ bool check(const std::vector<const char*>& paths) {
   return good;
 }
 
-int work(const char* path, const char* type, int tokens, int64_t outputs, int64_t inputs) {
-  for (const Format& format : kFormats) {
-    if (std::strcmp(format.name, type) != 0) continue;
-    Random random{1};
-    const std::vector<uint8_t> tiles = random_tiles(format, outputs, inputs, random);
-    const std::vector<float> x = any_activations(tokens, inputs, random);
-    return multiply(path, format, tiles, outputs, inputs, nullptr, x).empty();
+// One multiplication, of the first `outputs` of 64 rows: their making costs the same for any number of them.
+struct Work {
+  const char* path;
+  const Format* format;
+  int64_t outputs, inputs;
+  std::vector<uint8_t> tiles;
+  std::vector<float> x;
+
+  Work(char** arguments) : path(arguments[0]), format(kFormats), outputs(std::atoi(arguments[3])), inputs(std::atoi(arguments[4])) {
+    for (const Format& f : kFormats)
+      if (std::strcmp(f.name, arguments[1]) == 0) format = &f;
+    tiles.assign(static_cast<size_t>(4 * inputs / format->inputs) * format->bytes, 0x11);
+    x.assign(static_cast<size_t>(std::atoi(arguments[2]) * inputs), 1.0f);
   }
-  return 1;
+  bool done() const { return !multiply(path, *format, tiles, outputs, inputs, nullptr, x).empty(); }
+};
+
+#if defined(__linux__) && defined(__x86_64__)
+// Instructions of a multiplication, one by one: for processors whose counters are not to be had.
+long counted(const Work& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    raise(SIGSTOP);
+    const bool done = work.done();
+    raise(SIGSTOP);
+    _exit(done ? 0 : 1);
+  }
+  int status = 0;
+  long steps = 0;
+  waitpid(child, &status, 0);
+  do {
+    steps++;
+    ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr);
+    waitpid(child, &status, 0);
+  } while (WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+  ptrace(PTRACE_CONT, child, nullptr, nullptr);
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? steps : 0;
 }
+#endif
 
 }  // namespace
 
@@ -259,8 +298,14 @@ int main(int count, char** arguments) {
     std::puts(best ? best : "none");
     return best == nullptr;
   }
-  if (count == 7 && std::strcmp(arguments[1], "--work") == 0)
-    return work(arguments[2], arguments[3], std::atoi(arguments[4]), std::atoi(arguments[5]), std::atoi(arguments[6]));
+  if (count == 7 && std::strcmp(arguments[1], "--work") == 0) return Work(arguments + 2).done() ? 0 : 1;
+#if defined(__linux__) && defined(__x86_64__)
+  if (count == 7 && std::strcmp(arguments[1], "--count") == 0) {
+    const long steps = counted(Work(arguments + 2));
+    std::printf("%ld\n", steps);
+    return steps ? 0 : 1;
+  }
+#endif
   std::vector<const char*> paths;
   for (const char* path : {"scalar", "avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"})
     if (available(path)) paths.push_back(path);
