@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -28,7 +29,9 @@ namespace EDGESPEC_ISA {
 
 constexpr int kParts = kRows / Simd::kLanes;  // registers that hold a float per row of a tile
 constexpr int kVectors = 8;                   // of quants in a block
-constexpr size_t kAhead = 16384;              // bytes between what is read and what is prefetched
+// Bytes between what is read and what is fetched: from memory to the second cache, and on to the first.
+// Both are needed: the first cache has too few requests in flight to fetch from memory at full speed.
+constexpr size_t kFar = 49152, kNear = 2048;
 constexpr size_t kLine = 64;
 constexpr int32_t kZeros[2] = {0, 0};
 
@@ -197,6 +200,14 @@ struct CodecQ6_K {
 
 // ---- One tile
 
+template <size_t bytes>
+inline void fetch_ahead(const uint8_t* from) {
+  for (size_t line = 0; line < bytes; line += kLine) {
+    __builtin_prefetch(from + kFar + line, 0, 2);
+    __builtin_prefetch(from + kNear + line, 0, 3);
+  }
+}
+
 // y[token][row] for the 16 rows of a tile: `x` holds kTokens tokens.
 template <class Codec, int kTokens>
 void multiply_tile(const uint8_t* tile, int64_t inputs, const Activations& x, float (*y)[kRows]) {
@@ -218,8 +229,7 @@ void multiply_tile(const uint8_t* tile, int64_t inputs, const Activations& x, fl
 #pragma GCC unroll 1
 #endif
     for (int b = 0; b < kBlocks; b++, i += kTokens) {
-      const uint8_t* ahead = reinterpret_cast<const uint8_t*>(group) + b * kBlockBytes + kAhead;
-      for (size_t line = 0; line < kBlockBytes; line += kLine) __builtin_prefetch(ahead + line);
+      fetch_ahead<kBlockBytes>(reinterpret_cast<const uint8_t*>(group) + b * kBlockBytes);
       for (int p = 0; p < kParts; p++) {
         U w[kVectors];
         Codec::quants(*group, b, p, w);
@@ -273,7 +283,7 @@ void multiply_half_tile(const uint8_t* tile, int64_t inputs, const float* x, flo
     EDGESPEC_UNROLL
     for (int t = 0; t < kTokens; t++) sum[t] = Simd::zero();
     for (int64_t k = 0; k < inputs; k++) {
-      if (p == 0 && k % 2 == 0) __builtin_prefetch(v[k] + kAhead / sizeof(half));
+      if (p == 0 && k % 2 == 0) fetch_ahead<kLine>(reinterpret_cast<const uint8_t*>(v[k]));
       F w = Simd::from_half(v[k] + p * Simd::kLanes);
       EDGESPEC_UNROLL
       for (int t = 0; t < kTokens; t++) sum[t] = Simd::fma(w, Simd::set1(x[t * inputs + k]), sum[t]);
@@ -346,8 +356,13 @@ void quantize(const float* x, int64_t inputs, int offset, const Activations& out
     for (int64_t b = 0; b < inputs / kBlock; b++, x += kBlock) {
       const size_t i = b * out.tokens + t;
       const float largest = Simd::largest_magnitude(x), scale = largest / 127.0f;
-      int32_t sums[2];
-      Simd::round(x, largest > kTiny ? 127.0f / largest : 0.0f, out.quants + i * kBlock, sums);
+      int8_t* quants = out.quants + i * kBlock;
+      int32_t sums[2] = {0, 0};
+      if (largest <= std::numeric_limits<float>::max()) {
+        Simd::round(x, largest > kTiny ? 127.0f / largest : 0.0f, quants, sums);
+      } else {
+        std::memset(quants, 0, kBlock);
+      }
       out.scale[i] = scale;
       out.weighted[i] = scale * static_cast<float>(sums[0] + sums[1]);
       out.start[2 * i] = -offset * sums[0];
