@@ -33,9 +33,9 @@ MEMORY = 400.0
 """judged tokens that a table cell remembers"""
 PRIOR = 8.0
 """judged tokens that what a cell started from weighs"""
-TEXT_MEMORY = 16.0
+TEXT_MEMORY = 24.0
 """judged tokens over which the text's own level is taken"""
-TEXT_PRIOR = 3.0
+TEXT_PRIOR = 4.0
 """judged tokens that the assumption of a text like all others weighs"""
 
 
@@ -79,6 +79,16 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Prior:
+    """What to start from where nothing is known of a pair."""
+
+    by_confidence: Sequence[float]
+    """acceptance by confidence, one value per bin of EDGES"""
+    typical: float
+    """of a token whose confidence is not known yet"""
+
+
+@dataclass(frozen=True)
 class Judged:
     """A drafted token that the target judged, all before it accepted."""
 
@@ -90,13 +100,11 @@ class Judged:
 class Acceptance:
     """What is known of one drafter for one target."""
 
-    def __init__(self, calibration: Sequence[float], known: Mapping[str, Any] | None = None) -> None:
-        """calibration: acceptance by confidence to start from, one value per bin. known: what `as_dict`
-        gave in another run."""
-        typical = sum(calibration) / len(calibration)
-        self._now = [Cell(value) for value in calibration]
-        self._next = [[Cell(value) for value in calibration] for _ in range(2)]
-        self._place = [Cell(typical) for _ in range(POSITIONS)]
+    def __init__(self, prior: Prior, known: Mapping[str, Any] | None = None) -> None:
+        """known: what `as_dict` gave in another run."""
+        self._now = [Cell(value) for value in prior.by_confidence]
+        self._next = [[Cell(value) for value in prior.by_confidence] for _ in range(2)]
+        self._place = [Cell(prior.typical) for _ in range(POSITIONS)]
         self.observations = 0
         self._recall(known or {})
         self.start()

@@ -15,6 +15,10 @@ every round attains it (Dinkelbach 1967). So a second is worth λ tokens, and:
 P comes from acceptance.py, T and D from cost.py. Every token sampled from q is verified: who drafts is
 chosen before it samples, and whether it goes on depends on tokens already drafted and on what q shows
 before it is sampled from.
+
+The rule is right on average; a promise never to be slower needs a bound as well. So a round is a bet out
+of a purse: what drafting has gained in this generation over plain decoding, and RISK of the time that plain
+decoding takes. A depth whose round, were everything rejected, would lose more than that is not considered.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ UNPAID_LAG = 2
 LEAST_HORIZON = 64
 """tokens expected to follow at least, if the budget allows: over these an investment must pay off. Later,
 as many as there were so far: what has lasted goes on about as long"""
+RISK = 0.015
+"""of plain decoding's time may be lost in a generation, at worst"""
 STALE = 32
 """tokens after which a drafter that is not used is worth another look, if the ledger allows"""
 PLAIN = ""
@@ -123,6 +129,7 @@ class Controller:
 
     def start(self, budget: int | None) -> None:
         self._budget, self._made = budget, 0
+        self._gained, self._room = 0.0, 0
         self.decision = Decision(
             None, 0, "the first token comes with the prompt", 1.0 / self.target.seconds(1)
         )
@@ -167,17 +174,22 @@ class Controller:
         )
         wanted_name = chosen.drafter if chosen else look
         drafter = next((d for d in drafters if d.name == wanted_name), None)
+        arm = self.arms[chosen.drafter] if chosen else None
+        self._room = self._affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
         return Choice(drafter, look=chosen is None and drafter is not None)
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         decision, i = self.decision, len(drafted)
         if decision.drafter is None:
             return False
-        if i == 0:
+        if i == 0 or self.arms[decision.drafter].cost is None:  # or all was known when it was chosen
             return i < decision.depth
         return self._goes_on(drafted, None)
 
     def keeps(self, drafted: Sequence[Node], confidence: float) -> bool:
+        drafter = self.decision.drafter
+        if drafter is None or self.arms[drafter].cost is None:
+            return True
         return self._goes_on(drafted, confidence)
 
     def _goes_on(self, drafted: Sequence[Node], confidence: float | None) -> bool:
@@ -188,7 +200,7 @@ class Controller:
         reach, sure = 1.0, [node.confidence for node in drafted]
         for c in sure:
             reach *= arm.acceptance.now(c)
-        steps = len(self._verify) - 2 - i
+        steps = self._room - i
         if steps <= 0:
             return False
         costs = [0.0 if arm.cost is None else arm.cost.seconds(1)] * steps
@@ -205,14 +217,21 @@ class Controller:
     def _plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
         arm, verify = self.arms[name], self._verify
         if arm.cost is None:
-            chain = [arm.acceptance.now(c) for c in offer.confidences[:room]]
+            chain = [arm.acceptance.now(c) for c in offer.confidences[: self._affordable(room, 0.0, 0.0)]]
             return _fastest(name, chain, 0.0, 0.0, 0.0, verify)
         each = arm.cost.seconds(1, length)
         usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
         catch_up = arm.cost.seconds(max(offer.lag, 1), length) - each
-        plan = _fastest(name, arm.acceptance.ahead(room), each, 0.0, catch_up, verify)
+        chain = arm.acceptance.ahead(self._affordable(room, each, usual))
+        plan = _fastest(name, chain, each, 0.0, catch_up, verify)
         share = max(0.0, catch_up - usual) * min(1.0, plan.tokens / self._horizon())
-        return _fastest(name, arm.acceptance.ahead(room), each, usual + share, catch_up, verify)
+        return _fastest(name, chain, each, usual + share, catch_up, verify)
+
+    def _affordable(self, room: int, each: float, first: float) -> int:
+        """The depth up to which a round of which nothing is accepted stays within the purse."""
+        verify = self._verify
+        limit = verify[1] + self._gained + RISK * verify[1] * (self._made + LEAST_HORIZON)
+        return next((j - 1 for j in range(1, room + 1) if first + j * each + verify[j + 1] > limit), room)
 
     def _horizon(self) -> float:
         ahead = max(LEAST_HORIZON, self._made)
@@ -247,6 +266,7 @@ class Controller:
     def observe(self, finished: Round) -> None:
         emitted = len(finished.emitted)
         self._made += emitted
+        self._gained += emitted * self.target.seconds(1, finished.verify.length) - finished.seconds
         lost = finished.seconds - emitted / self._rate if self._probing else 0.0
         self.ledger.add(finished.seconds, lost)
         self._probing = False

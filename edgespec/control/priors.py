@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgespec.control.acceptance import Acceptance
+from edgespec.control.acceptance import Acceptance, Prior
 from edgespec.control.controller import Controller
 from edgespec.control.ledger import Ledger
 
-MODEL = (0.15, 0.25, 0.33, 0.40, 0.48, 0.55, 0.62, 0.70, 0.80, 0.88, 0.93, 0.96, 0.985)
-"""acceptance of a draft model's tokens by its confidence (acceptance.EDGES), before anything is known of
-the pair: measured with the 0.5B coder for the 1.5B one"""
-LOOKUP = (0.2, 0.2, 0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
-"""of prompt lookup's, whose confidence is the length of the match"""
+MODEL = Prior((0.15, 0.2, 0.3, 0.35, 0.45, 0.55, 0.7, 0.8, 0.88, 0.93, 0.97, 0.98, 0.99), typical=0.8)
+"""of a draft model: measured with the 0.5B coder for the 1.5B one"""
+LOOKUP = Prior((0.2, 0.2, 0.4, 0.45, 0.7, 0.7, 0.85, 0.9, 0.95, 0.96, 0.97, 0.98, 0.98), typical=0.6)
+"""of prompt lookup, whose confidence is the length of the match: likewise, with the coder's answers"""
 
 
-def recall(kept: dict[str, Any], name: str, calibration: tuple[float, ...]) -> Acceptance:
+def recall(kept: dict[str, Any], name: str, prior: Prior) -> Acceptance:
     """A drafter's acceptance as another run of the same pair left it."""
     known = kept.get("acceptance")
-    return Acceptance(calibration, known.get(name) if isinstance(known, dict) else None)
+    return Acceptance(prior, known.get(name) if isinstance(known, dict) else None)
 
 
 def recall_ledger(kept: dict[str, Any]) -> Ledger:

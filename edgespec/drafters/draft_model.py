@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.backends.base import Backend, Logits, Segment, Step
 from edgespec.backends.prefix import align, common_prefix
 from edgespec.decoding.sampling import Distribution
 from edgespec.drafters.base import GLANCE, DraftState, Hindsight, Node, Offer
-from edgespec.errors import ModelError
+from edgespec.errors import ModelError, UsageError
 
 UNCLEAR = 4
 """The first of them stand behind too little to count."""
@@ -74,8 +77,9 @@ class DraftModel:
         """Note what the rows, which predict the tokens from place `first` on, think of them."""
         sampler, seen = self._state.sampler, []
         for place, row in enumerate(rows[skip:], first + skip):
-            q = sampler.distribution(row, self._context[:place])
-            seen.append(Hindsight(place, sampler.confidence(row, q), q.prob(self._context[place])))
+            q = self._distribution(row, place)
+            if q is not None:
+                seen.append(Hindsight(place, sampler.confidence(row, q), q.prob(self._context[place])))
         self.hindsight = seen
 
     def _has_room(self) -> bool:
@@ -86,21 +90,28 @@ class DraftModel:
             if not self._has_room():  # the draft's own context is full: the target goes on alone
                 return None
             self._q = self._next()
-        return self._confidence
+        return None if self._q is None else self._confidence
 
-    def _next(self) -> Distribution:
-        """q behind everything read and drafted so far."""
+    def _next(self) -> Distribution | None:
+        """q behind everything read and drafted so far; None if there is nothing to say."""
         started, known = perf_counter(), len(self._sequence)
         missing = self._context[known:]
         lagged = 2 < len(missing) <= self.backend.max_rows
         rows = self.backend.forward([Segment(self._sequence, missing, rows=len(missing) if lagged else 1)])
         if lagged:
             self._judge(rows[:-1], known + 1)
-        sampler = self._state.sampler
-        q = sampler.distribution(rows[-1], self._context)
-        self._confidence = sampler.confidence(rows[-1], q)
+        q = self._distribution(rows[-1], len(self._context))
+        if q is not None:
+            self._confidence = self._state.sampler.confidence(rows[-1], q)
         self.steps = (*self.steps, Step(len(missing), known, perf_counter() - started))
         return q
+
+    def _distribution(self, row: NDArray[np.float32], place: int) -> Distribution | None:
+        """q of the token at a place; None if none that is allowed is in the (trimmed) head."""
+        try:
+            return self._state.sampler.distribution(row, self._context[:place])
+        except UsageError:
+            return None
 
     def extend(self) -> Node | None:
         if self.peek() is None or self._q is None:

@@ -6,6 +6,7 @@ Saxena 2023, "Prompt Lookup Decoding". Free to draft; pays where the output repe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from edgespec.backends.base import Step
@@ -96,5 +97,6 @@ class NGram:
 
 
 def confidence(match: int) -> float:
-    """How sure a continuation is behind a match of so many tokens: a scale, which acceptance calibrates."""
-    return match / (match + 2.0)
+    """How sure a continuation is behind a match of so many tokens: a scale of doublings from 0 for one to
+    1 for LONGEST_MATCH, which acceptance calibrates."""
+    return min(1.0, math.log2(match) / math.log2(LONGEST_MATCH)) if match > 1 else 0.0

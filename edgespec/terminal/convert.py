@@ -32,7 +32,7 @@ def convert_model(
 
 def _summary(done: Conversion) -> list[str]:
     quality = done.report.quality
-    lines = [f"weights: {_weights(done.report)}"]
+    lines = [f"weights: {weights_in_words(done.report)}"]
     if quality is None:
         return lines
     for name in (name for name in quality if " vs " in name):
@@ -42,7 +42,8 @@ def _summary(done: Conversion) -> list[str]:
     return [*lines, f"perplexity: {perplexity}"]
 
 
-def _weights(report: Report) -> str:
+def weights_in_words(report: Report) -> str:
+    """Whether they are the source's own."""
     if report.exact:
         return "those of the source, bit for bit"
     changed = sum(kind["weights"] for kind in report.weights if not kind["exact"])

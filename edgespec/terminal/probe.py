@@ -100,7 +100,7 @@ def _show(found: Probe) -> None:
     console.print(models)
     console.print(
         f"limit: bandwidth ÷ bytes. gain: at {ASSUMED:.0%} acceptance and the best fixed depth, from costs "
-        "measured with llama.cpp; (*) as if verifying cost no more than a token: run the model once to measure."
+        "measured with llama.cpp; (*) as if verifying cost no more than a token: run the model once."
     )
 
 

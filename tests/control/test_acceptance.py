@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from edgespec.control.acceptance import BINS, EDGES, Acceptance, Judged
+from edgespec.control.acceptance import BINS, EDGES, Acceptance, Judged, Prior
 
-FLAT = [0.7] * BINS
+FLAT = Prior([0.7] * BINS, typical=0.7)
 
 
 def rounds(model: Acceptance, rates: list[float], n: int, depth: int = 6, seed: int = 0) -> None:
@@ -26,11 +26,12 @@ def rounds(model: Acceptance, rates: list[float], n: int, depth: int = 6, seed: 
 
 
 def test_what_was_never_seen_is_what_it_started_from() -> None:
-    model = Acceptance([i / BINS for i in range(BINS)])
+    model = Acceptance(Prior([i / BINS for i in range(BINS)], typical=0.6))
     model.start()
     assert model.now(0.05) == pytest.approx(0.0, abs=0.01)
     assert model.now(0.97) == pytest.approx(10 / BINS)
     assert model.now(1.0) == pytest.approx((BINS - 1) / BINS)
+    assert model.ahead(3) == pytest.approx([0.6] * 3)
 
 
 def test_conditional_acceptance_is_unbiased_although_nothing_behind_a_rejection_is_judged() -> None:

@@ -128,17 +128,19 @@ def test_a_confidence_that_knows_what_will_be_sampled_is_refuted(
     model_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A policy that stops for the value about to be drafted drops a sampled token, if politely."""
-    peek, extend = DraftModel.peek, DraftModel.extend
+    peek = DraftModel.peek
+    sampled: list[Node] = []
 
     def after_sampling(self: DraftModel) -> float | None:
-        if peek(self) is None:
+        if peek(self) is None or self._q is None:
             return None
-        self.sampled = extend(self)  # type: ignore[attr-defined]
-        node = self.sampled  # type: ignore[attr-defined]
-        return 1.0 if node.q.prob(node.token) > 0.3 else 0.0
+        q, self._q = self._q, None
+        sampled.append(Node(self._state.rule.draw(q, len(self._context)), q))
+        self._context.append(sampled[-1].token)
+        return q.prob(sampled[-1].token)
 
     monkeypatch.setattr(DraftModel, "peek", after_sampling)
-    monkeypatch.setattr(DraftModel, "extend", lambda self: self.sampled)
+    monkeypatch.setattr(DraftModel, "extend", lambda self: sampled[-1])
     case = Case({"temperature": 1.0}, policy=WhileQIsSure)
     assert p_value(model_files, case, n=3 * SAMPLES) < REFUTED
 

@@ -1,0 +1,73 @@
+"""Regret on recorded traces: eleven greedy answers of the 1.5B coder (prompts of six categories), what its
+0.5B draft would have proposed, and two measured cost curves."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from statistics import geometric_mean, mean
+
+import pytest
+
+from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
+from edgespec.bench.replay import CURVES, clairvoyant, ours, play
+from edgespec.bench.traces import load
+from edgespec.control.policy import FixedDepth, Policy
+
+TRACES = load(Path(__file__).parents[1] / "data" / "traces" / "coder.jsonl.gz")
+THRESHOLDS = [0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95]
+
+
+def session(policy: Policy, curve: str) -> list[float]:
+    """Speed-up over plain on each trace, one behind the other under one policy that goes on learning."""
+    costs = CURVES[curve]
+    return [play(trace, policy, costs).speed * costs.target(1) for trace in TRACES]
+
+
+@cache
+def hindsight(curve: str) -> list[float]:
+    """Of the best fixed depth for each trace, chosen when all is known."""
+    return [max(speeds) for speeds in zip(*(session(FixedDepth(k), curve) for k in range(13)), strict=True)]
+
+
+@cache
+def controlled(curve: str) -> list[float]:
+    return session(ours(CURVES[curve]), curve)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_ours_reaches_the_best_fixed_depth_in_hindsight_on_average(curve: str) -> None:
+    assert mean(a / b for a, b in zip(controlled(curve), hindsight(curve), strict=True)) >= 1.0
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_ours_is_above_every_other_policy(curve: str) -> None:
+    costs = CURVES[curve]
+    others: dict[str, Policy] = {f"fixed {k}": FixedDepth(k) for k in range(13)}
+    others |= {f"confidence {t}": ConfidenceThreshold(t) for t in THRESHOLDS}
+    others |= {"+2/-1": PlusTwoMinusOne(), "entropy bound": EntropyBound()}
+    others |= {"goodput": Goodput(costs), "bandit": Bandit(4.0 / costs.target(1))}
+    found = geometric_mean(controlled(curve))
+    for name, policy in others.items():
+        assert geometric_mean(session(policy, curve)) < found, name
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_ours_is_slower_than_plain_on_no_trace_by_more_than_a_few_tokens(curve: str) -> None:
+    """Two per cent of a text and of 64 tokens more is what it may bet."""
+    for speed, trace in zip(controlled(curve), TRACES, strict=True):
+        assert speed >= 1.0 - 0.02 * (len(trace.text) + 64) / len(trace.text) - 0.01
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_new_to_the_pair_it_is_hardly_worse(curve: str) -> None:
+    costs = CURVES[curve]
+    fresh = [play(trace, ours(costs), costs).speed * costs.target(1) for trace in TRACES]
+    assert geometric_mean(fresh) >= 0.93 * geometric_mean(controlled(curve))
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_foresight_is_worth_no_more_than_is_known(curve: str) -> None:
+    """Share of the clairvoyant optimum: it knows where drafts fail, which costs a round each."""
+    best = [clairvoyant(trace, CURVES[curve]).speed * CURVES[curve].target(1) for trace in TRACES]
+    assert geometric_mean(controlled(curve)) >= 0.65 * geometric_mean(best)

@@ -1,0 +1,224 @@
+"""The rule: what it compares, what it is told to risk, and what it may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from edgespec.backends.base import Step
+from edgespec.control import priors
+from edgespec.control.acceptance import Acceptance, Judged, Prior
+from edgespec.control.controller import Arm, Controller, best_depth
+from edgespec.control.cost import CostCurve
+from edgespec.control.ledger import SHARE, Ledger
+from edgespec.decoding.rounds import Round
+from edgespec.decoding.sampling import point_mass
+from edgespec.decoding.stopping import Token
+from edgespec.drafters.base import Drafter, Hindsight, Node, Offer
+
+FLAT = {1: 1.0, 2: 1.0, 4: 1.1, 8: 1.3, 16: 1.8}
+STATE: Any = None
+
+
+class Fake(Drafter):
+    """Offers what it is told to."""
+
+    def __init__(self, name: str, offer: Offer | None = None) -> None:
+        self.name = name
+        self.offered = offer or Offer()
+
+    def offer(self, context: Sequence[int]) -> Offer | None:
+        return self.offered
+
+
+MODEL, LOOKUP = Fake("model"), Fake("ngram", Offer(token=7, confidences=[0.6 + i / 100 for i in range(32)]))
+
+
+def controller(
+    costs: dict[int, float] | None = None,
+    draft: float = 0.1,
+    accept: float = 0.8,
+    ledger: Ledger | None = None,
+) -> Controller:
+    prior = Prior([accept] * 13, typical=accept)
+    arms = {
+        "model": Arm(Acceptance(prior), CostCurve({1: draft, 2: draft})),
+        "ngram": Arm(Acceptance(prior)),
+    }
+    return Controller(CostCurve(costs or FLAT), arms, ledger)
+
+
+def finished(drafted: int, accepted: int, drafter: str | None = "model", seconds: float = 1.0) -> Round:
+    nodes = [Node(5, None, 0.8, drafter or "") for _ in range(drafted)]
+    emitted = [Token(5, "", "draft")] * (accepted + 1)
+    return Round(
+        nodes,
+        emitted,
+        Step(drafted + 1, 100, seconds),
+        0.0,
+        seconds,
+        [point_mass(5)] * (accepted + 1),
+        drafter,
+        likelihoods=[float(i < accepted) for i in range(min(drafted, accepted + 1))],
+        place=100,
+    )
+
+
+# --- the depth ---
+
+
+def test_every_depth_is_compared_and_not_the_next_alone() -> None:
+    """T(4) < T(3), as measured for llama.cpp Q4_0: one more does not pay, three more do."""
+    verify = [0.0, 26.0, 45.0, 60.0, 49.0, 62.0]
+    chain, costs = [0.9] * 4, [1.0] * 4
+    assert best_depth(1.0, chain[:1], costs[:1], verify, 0, 1 / 18) == (0, 0.0)
+    assert best_depth(1.0, chain, costs, verify, 0, 1 / 18)[0] == 3
+
+
+def test_the_gain_is_the_expected_tokens_less_their_time() -> None:
+    depth, gain = best_depth(0.9, [0.5, 0.5], [2.0, 2.0], [0.0, 9.0, 10.0, 11.0, 40.0], 1, 0.1)
+    assert depth == 2
+    assert gain == pytest.approx(0.9 * 0.5 - 0.1 * (2.0 + 11.0 - 10.0))
+
+
+def test_stopping_is_best_where_nothing_more_is_worth_its_time() -> None:
+    assert best_depth(0.1, [0.5] * 3, [1.0] * 3, [0.0, 1.0, 2.0, 3.0, 4.0], 0, 1.0) == (0, 0.0)
+
+
+# --- the drafter ---
+
+
+def test_the_fastest_drafter_is_chosen_and_nobody_where_none_pays() -> None:
+    context = list(range(100))
+    assert (
+        controller(accept=0.9).choose([MODEL, LOOKUP], context, 20).drafter is LOOKUP
+    )  # as likely, and free
+    assert controller(accept=0.9).choose([MODEL], context, 20).drafter is MODEL
+    assert controller(accept=0.05, draft=0.5).choose([MODEL], context, 20).drafter is None
+    assert controller(costs={1: 1.0, 2: 3.0}).choose([MODEL, LOOKUP], context, 20).drafter is None
+
+
+def test_it_says_why_it_is_off() -> None:
+    off = controller(accept=0.05, draft=0.5)
+    off.choose([MODEL], list(range(100)), 20)
+    assert off.verdict is not None
+    assert "model promises" in off.verdict
+    assert "plain decoding 1.0" in off.verdict
+    on = controller(accept=0.9)
+    on.choose([MODEL], list(range(100)), 20)
+    assert on.verdict is None
+    assert on.explain().startswith("model, depth ")
+
+
+def test_catching_up_with_much_must_pay_off_over_what_follows() -> None:
+    def chosen(lag: int, budget: int) -> Drafter | None:
+        policy = controller(accept=0.9)
+        policy.arms["model"].cost = CostCurve({1: 0.1, 2: 0.15, 64: 3.0})
+        policy.start(budget)
+        return policy.choose([Fake("model", Offer(lag=lag))], list(range(500)), 20).drafter
+
+    assert chosen(1, 500) is not None
+    assert chosen(400, 500) is not None
+    assert chosen(400, 8) is None
+
+
+def test_it_stops_where_the_next_q_shows_no_confidence() -> None:
+    policy = controller(accept=0.9, costs={1: 1.0, 2: 1.3, 8: 3.1})
+    sure = policy.arms["model"].acceptance
+    for _ in range(60):
+        sure.observe([Judged(0.99, 1.0), Judged(0.99, 1.0), Judged(0.3, 0.0)])
+    policy.start(None)
+    policy.choose([MODEL], list(range(100)), 20)
+    drafted = [Node(1, None, 0.99, "model")]
+    assert policy.keeps(drafted, 0.99)
+    assert not policy.keeps(drafted, 0.3)
+
+
+# --- the purse ---
+
+
+def test_a_round_never_risks_more_than_the_purse_holds() -> None:
+    dear = {1: 1.0, 2: 1.5, 3: 2.4, 24: 6.0}
+    policy = controller(costs=dear, accept=0.99)
+    policy.choose([LOOKUP], list(range(100)), 20)
+    assert policy.decision.depth == 1  # it may lose 1.5% of 64 tokens' time
+    for _ in range(20):
+        policy.observe(finished(1, 1, "ngram", policy.target.seconds(2)))
+    policy.choose([LOOKUP], list(range(100)), 20)
+    assert policy.decision.depth > 8  # and what was gained
+
+
+# --- learning ---
+
+
+def test_lookup_that_is_not_used_is_judged_all_the_same() -> None:
+    policy = controller(costs={1: 1.0, 2: 3.0})
+    for _ in range(40):
+        policy.choose([LOOKUP], list(range(100)), 20)
+        policy.observe(finished(0, 0, None))  # it would have proposed 7, and the target said 5
+    assert policy.arms["ngram"].acceptance.level < 0.2
+
+
+def test_hindsight_counts_with_the_probability_of_acceptance() -> None:
+    policy = controller()
+    before = policy.arms["model"].acceptance.observations
+    policy.choose([MODEL], list(range(100)), 20)
+    policy.observe(finished(0, 0, None))
+    seen = [Hindsight(100, 0.9, 1.0), Hindsight(40, 0.9, 1.0)]  # of the second nothing is known any more
+    done = finished(0, 0, "model")
+    policy.observe(
+        Round(done.drafted, done.emitted, done.verify, 0.0, 1.0, done.p, "model", (), seen, (), 101)
+    )
+    assert policy.arms["model"].acceptance.observations == before + 1
+
+
+# --- probing ---
+
+
+def test_looking_around_stays_within_its_share_of_the_time() -> None:
+    policy = controller(accept=0.05, draft=0.5)
+    looks, spent = 0, 0.0
+    for _ in range(2000):
+        choice = policy.choose([MODEL], list(range(100)), 20)
+        if choice.look:
+            looks += 1
+            spent += 0.5
+            policy.observe(finished(0, 0, "model", 1.5))
+        else:
+            assert choice.drafter is None
+            policy.observe(finished(0, 0, None))
+    assert looks >= 10
+    assert spent <= SHARE * 2000 + 0.5
+
+
+def test_a_ledger_pays_what_was_saved_up_and_no_more() -> None:
+    ledger = Ledger()
+    assert not ledger.can_pay(0.1)
+    ledger.add(100.0, 0.0)
+    assert ledger.can_pay(SHARE * 100.0)
+    ledger.add(1.0, SHARE * 100.0)
+    assert not ledger.can_pay(0.1)
+
+
+# --- between runs ---
+
+
+def test_what_a_run_learned_is_there_in_the_next() -> None:
+    policy = controller()
+    for _ in range(100):
+        policy.arms["model"].acceptance.observe([Judged(0.9, 0.0)])
+    policy.ledger.add(50.0, 0.2)
+    kept = priors.keep(policy)
+    again = priors.recall(kept, "model", Prior([0.8] * 13, typical=0.8))
+    assert again.level < 0.2
+    assert priors.recall_ledger(kept) == Ledger(50.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    "kept", [{}, {"acceptance": 3, "ledger": "x"}, {"acceptance": {"model": []}, "ledger": [1]}]
+)
+def test_nonsense_between_runs_is_no_error(kept: dict[str, Any]) -> None:
+    assert priors.recall(kept, "model", priors.MODEL).level > 0.5
+    assert priors.recall_ledger(kept) == Ledger()
