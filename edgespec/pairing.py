@@ -33,7 +33,7 @@ def open_draft(file: ModelFile, target: Backend, backend: str, settings: Setting
     n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
     # What it drafts is verified: adapters and bitwise equality are the target's affair.
     settings = replace(settings, n_ctx=n_ctx, lora=(), strict=False)
-    model = open_backend(file, backend, settings, depth=0)
+    model = open_backend(file, backend, settings, depth=0, drafts=True)
     try:
         check_vocabularies(target, model, advice)
     except BaseException:

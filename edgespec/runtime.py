@@ -17,7 +17,7 @@ from typing_extensions import Self, Unpack
 
 from edgespec.backends.base import Backend
 from edgespec.backends.llama_cpp import LlamaCppOptions
-from edgespec.backends.loading import Settings, open_backend
+from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
 from edgespec.control.policy import FixedDepth, Policy
@@ -30,6 +30,7 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 from edgespec.errors import ContextFull, UsageError
 from edgespec.hub.model_file import ModelFile, Pair
+from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
 from edgespec.pairing import controlled, open_draft
 
@@ -97,7 +98,7 @@ def load(
         draft, with the draft model or by lookup, and how deep, from measured costs and acceptance; with
         models that are new here it measures for some seconds first.
     backend, draft_backend: "llama.cpp", "onnx" (a GGUF model must have been converted) or "auto" (the
-        faster one, measured once); the draft's is the target's unless given.
+        faster one, measured once); the draft's is the target's unless given, and "onnx" for an ONNX model.
     provider: what ONNX Runtime computes on: "cpu" (the default), "auto", "cuda", …
     n_ctx: tokens of context; None: 4096, or what the model was trained for if that is less.
     threads, kv_type, repack, mmap, gpu_layers, lora: see `LlamaCppOptions`; the ONNX
@@ -149,7 +150,9 @@ def load(
         model = None
         if file is not None and depth != 0:
             advice = _advice(named, draft)
-            model = open_draft(file, target, draft_backend or backend, settings, advice)
+            file = draft_file(file, draft_backend, backend, settings)
+            runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
+            model = open_draft(file, target, runs_on, settings, advice)
             opened.callback(model.close)
         drafters: list[Drafter] = []
         policy: Policy = FixedDepth(0)
@@ -201,7 +204,12 @@ class Runtime:
         chat_template: str | None = None,
         save: Callable[[], None] = _nothing,
     ) -> None:
-        """Takes over `target` and `drafters`: closing the runtime closes them, after `save`. See `load`."""
+        """Takes over `target` and `drafters`: closing the runtime closes them, after `save`. See `load`.
+
+        Raises UsageError for a trimmed draft as target.
+        """
+        if target.capabilities.drafts_only:
+            raise UsageError(f"{target.name} can only draft: its output head has some of the tokens only")
         self.name = name
         self.target = target
         self.drafters = tuple(drafters)

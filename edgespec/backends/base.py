@@ -73,6 +73,8 @@ class Capabilities:
     """passes yield hidden states too"""
     batch: bool = False
     """segments of several sequences share one pass instead of following one another"""
+    drafts_only: bool = False
+    """its head has some of the tokens only, the others' logits are -inf: no target"""
 
 
 class Tokenizer(Protocol):

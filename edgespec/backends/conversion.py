@@ -1,13 +1,25 @@
-"""Which conversion of a GGUF file runs here: the one for our kernels, or the portable one."""
+"""Which conversion of a GGUF file runs here: the one for our kernels, or the portable one; as draft, one
+that was trimmed."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from edgespec.convert.folder import folder_for, is_converted, read_report
+from edgespec.convert.folder import (
+    VERSION,
+    folder_for,
+    is_converted,
+    is_trimmed,
+    read_report,
+    trimmed_folder_for,
+)
 from edgespec.errors import ModelError
 from edgespec.hub.model_file import ModelFile
+from edgespec.hub.onnx_folder import size_of
 from edgespec.kernels import library
+
+log = logging.getLogger(__name__)
 
 
 def has_conversion(file: ModelFile) -> bool:
@@ -45,3 +57,24 @@ def conversion_of(file: ModelFile) -> Path:
     if file.size and report.source_bytes != file.size:
         raise ModelError(f"{folder.name} was made from another file; convert again: {command}")
     return folder
+
+
+def trimmed_draft_of(file: ModelFile) -> ModelFile | None:
+    """The trimmed draft that was made of a GGUF file, if there is one that runs here; says so, or why not."""
+    folder = trimmed_folder_for(file.path)
+    report = read_report(folder) if is_trimmed(folder) else None
+    if report is None:
+        return None
+    if library.unavailable() is not None:
+        library.warn_unavailable(f"{folder.name} is not used")
+        return None
+    if report.version != VERSION or (file.size and report.source_bytes != file.size):
+        log.warning(
+            "%s was made from another file or by another version, and is not used; make it again: "
+            "edgespec trim %s",
+            folder.name,
+            file.name,
+        )
+        return None
+    log.warning("drafting with the trimmed %s", folder.name)
+    return ModelFile(str(folder), folder, size_of(folder), "path", folder.name, file.licence)

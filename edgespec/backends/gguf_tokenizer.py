@@ -82,6 +82,12 @@ class GGUFTokenizer:
         ids = [t for t in range(self.n_vocab) if self._c.llama_vocab_get_attr(vocab, t) & special]
         return [text for t in ids if (text := self._marker(t))]
 
+    def is_marker(self, token: int) -> bool:
+        """Whether the token is more than text: a control token, or one that the model's makers added."""
+        c = self._c
+        more = c.LLAMA_TOKEN_ATTR_CONTROL | c.LLAMA_TOKEN_ATTR_UNKNOWN | c.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return bool(c.llama_vocab_get_attr(self._vocab, token) & more) or self.is_end(token)
+
     def vocabulary(self) -> list[bytes]:
         return self._vocabulary
 

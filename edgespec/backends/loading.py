@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.backends.base import Backend
-from edgespec.backends.conversion import conversion_of, has_conversion
+from edgespec.backends.conversion import conversion_of, has_conversion, trimmed_draft_of
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.speed import fastest
-from edgespec.convert.folder import VOCABULARY
+from edgespec.convert.folder import VOCABULARY, is_trimmed
 from edgespec.errors import UsageError
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.model_file import ModelFile
@@ -37,19 +37,40 @@ class Settings:
     strict: bool = False
 
 
-def open_backend(file: ModelFile, backend: str, settings: Settings, depth: int) -> Backend:
-    """Load a model with one of BACKENDS.
+def open_backend(
+    file: ModelFile, backend: str, settings: Settings, depth: int, *, drafts: bool = False
+) -> Backend:
+    """Load a model with one of BACKENDS; `drafts`: only to draft with it.
 
     auto: llama.cpp for a GGUF file, ONNX Runtime for an ONNX model; of both, where a GGUF file has
         been converted, the faster one at verifying `depth` tokens, as measured here once.
-    Raises UsageError for a backend that does not run such a model or cannot honour the settings,
-    ModelError and BackendError as the backends do.
+    Raises UsageError for a backend that does not run such a model or cannot honour the settings, and for
+    a trimmed draft that is no draft here; ModelError and BackendError as the backends do.
     """
+    if not drafts and is_trimmed(file.path):
+        raise UsageError(
+            f"{file.path.name} can only draft: its output head has some of the tokens only. Name the model "
+            f"whose answers you want, and this one with --draft {file.name}"
+        )
     if backend not in BACKENDS:
         raise UsageError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
     if backend == "auto":
         backend = _choose(file, settings, depth)
     return _llama_cpp(file, settings) if backend == "llama.cpp" else _onnx(file, settings)
+
+
+def draft_file(file: ModelFile, backend: str | None, target_backend: str, settings: Settings) -> ModelFile:
+    """What is loaded where a model is named as draft: a trimmed one that was made of it, if it would run on
+    ONNX Runtime."""
+    backend = backend or target_backend
+    if backend == "llama.cpp" or is_onnx(file.path):
+        return file
+    if backend == "auto":
+        try:
+            _check_onnx(replace(settings, lora=()))
+        except UsageError:
+            return file
+    return trimmed_draft_of(file) or file
 
 
 def context_of(file: ModelFile) -> int | None:

@@ -123,6 +123,7 @@ class Onnx:
             gpu=model.provider in ("cuda", "tensorrt"),
             tree=model.tree,
             hidden=bool(model.hidden),
+            drafts_only=model.trimmed,
         )
 
     def _rows_agree(self) -> bool:

@@ -19,7 +19,7 @@ from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
 from edgespec.backends.onnx_session import open_session
 from edgespec.backends.onnx_window import BIAS
 from edgespec.backends.vocabulary_model import VocabularyModel
-from edgespec.convert.folder import MODEL, TREE, VERSION, VOCABULARY, read_report
+from edgespec.convert.folder import HEAD, MODEL, TREE, VERSION, VOCABULARY, read_report
 from edgespec.errors import ModelError, UsageError
 
 HIDE = np.float32(-1e9)
@@ -32,13 +32,17 @@ others does not cross that length."""
 
 
 class ConvertedModel:
-    """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer."""
+    """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer.
+
+    Logits of a trimmed draft are put into rows as wide as the vocabulary, which are -inf elsewhere: whoever
+    reads them need not know that it is one.
+    """
 
     def __init__(self, folder: Path, threads: int, provider: str | None, tree: bool, kv: str | None) -> None:
         """Raises as `open_session` and `kv_type` do. `tree`: load the graph that takes trees."""
         self._kv_type = kv_type(kv or "f32")
         self.tree = tree
-        self._binding: Any = None
+        self._folder = folder
         self.vocabulary = VocabularyModel(folder / VOCABULARY)
         self.tokenizer: Tokenizer = self.vocabulary.tokenizer
         self.chat_template = self.vocabulary.chat_template
@@ -68,14 +72,32 @@ class ConvertedModel:
             self.row_invariant: bool = about["row_invariant"]
             self._inputs = {i.name: i.shape for i in session.get_inputs()}
             self._kv_shape = (1, about["kv_heads"], about["head"])
+            self._head = self._ids_of_head(session)
         except (KeyError, ValueError, TypeError) as error:
             raise ModelError(
                 "the model is damaged, or not one of edgespec convert; convert it again"
             ) from error
+        self.trimmed = self._head is not None
         self.session = session
         self.prepare(Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False))
         cache = self.cache()
         self.run(cache, 0, [0, 0], None, [0, 1], 0)
+
+    def _ids_of_head(self, session: Any) -> NDArray[np.int32] | None:
+        """The ids whose rows a trimmed head has; None: it has all. Raises ValueError if they do not fit."""
+        width = next(o.shape[-1] for o in session.get_outputs() if o.name == "logits")
+        vocabulary = self.shape.vocabulary
+        if width == vocabulary:
+            return None
+        try:
+            ids: NDArray[np.int32] = np.load(self._folder / HEAD, allow_pickle=False)
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{HEAD} cannot be read") from error
+        if ids.dtype != np.int32 or ids.shape != (width,) or not (ids[0] >= 0 and ids[-1] < vocabulary):
+            raise ValueError(f"{HEAD} is not of this model")
+        if not (np.diff(ids) > 0).all():
+            raise ValueError(f"{HEAD} is not in order")
+        return ids
 
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
@@ -86,7 +108,10 @@ class ConvertedModel:
         self._rows = np.zeros(rows + 1, np.int64)
         self._last = np.zeros(1, np.int32)
         self._total = np.zeros((), np.int32)
-        self._logits: Logits = np.empty((rows, self.shape.vocabulary), np.float32)
+        self._logits: Logits = np.full((rows, self.shape.vocabulary), -np.inf, np.float32)
+        self._yielded: Logits = self._logits
+        if self._head is not None:
+            self._yielded = np.empty((rows, len(self._head)), np.float32)
         self._no_bias = np.zeros(tokens * (limits.n_ctx + 1) if self.tree else 0, np.float32)
         self.hidden: Mapping[str, NDArray[np.float32]] = {
             output.name.removeprefix("hidden."): np.empty((rows, self._about["width"]), np.float32)
@@ -157,10 +182,13 @@ class ConvertedModel:
             biases = {BIAS: bias, **{name: self._near(bias, size) for name, size in self._windows.items()}}
             for name, seen in biases.items():
                 bind(binding.bind_input, name, seen, (1, 1, n, length + n))
-        bind(binding.bind_output, "logits", self._logits[at:], (1, r, self.shape.vocabulary))
+        bind(binding.bind_output, "logits", self._yielded[at:], (1, r, self._yielded.shape[1]))
         for name, buffer in self.hidden.items():
             bind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
         self.session.run_with_iobinding(binding)
+        if self._head is not None:
+            for wide, row in zip(self._logits[at : at + r], self._yielded[at:], strict=False):
+                wide[self._head] = row
         return self._logits
 
     def _see(self, length: int, n: int, parents: SequenceOf[int] | None) -> NDArray[np.float32]:

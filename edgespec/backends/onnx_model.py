@@ -68,6 +68,8 @@ class Model(Protocol):
     hidden: Mapping[str, NDArray[np.float32]]
     """of the last passes, by name: float32 [max rows, width]"""
     provider: str
+    trimmed: bool
+    """its head has some of the tokens only; the others' logits are -inf"""
 
     def prepare(self, limits: Limits) -> None:
         """Make the buffers. Once, before the first cache."""

@@ -74,6 +74,7 @@ class StandardModel:
 
     tree = False
     row_invariant = False
+    trimmed = False
 
     def __init__(self, path: Path, threads: int, provider: str | None, kv: str | None) -> None:
         """Raises as `open_session` and `kv_type` do, and ModelError for graphs that are no text decoders

@@ -17,6 +17,7 @@ from edgespec.cli.models import models
 from edgespec.cli.probe import probe
 from edgespec.cli.pull import pull
 from edgespec.cli.run import run
+from edgespec.cli.trim import trim
 from edgespec.terminal.visible import visible
 
 
@@ -39,5 +40,5 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
-for command in (run, chat, explain, pull, models, convert, probe):
+for command in (run, chat, explain, pull, models, convert, trim, probe):
     main.add_command(command)

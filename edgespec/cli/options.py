@@ -71,7 +71,7 @@ _LOADING = (
     ),
     click.option(
         "--draft-backend", metavar="NAME",
-        help="What runs the draft model. Default: as --backend.",
+        help="What runs the draft model. Default: as --backend; onnx for an ONNX model.",
     ),
     click.option(
         "--provider", metavar="NAME",

@@ -15,11 +15,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import filelock
+import numpy as np
 import onnx
 
 from edgespec.convert.external_data import ExternalData
-from edgespec.convert.folder import DATA, MODEL, TREE, VERSION, VOCABULARY, Report, folder_for, read_report
+from edgespec.convert.folder import (
+    DATA,
+    HEAD,
+    MODEL,
+    TREE,
+    VERSION,
+    VOCABULARY,
+    Report,
+    folder_for,
+    read_report,
+    trimmed_folder_for,
+)
 from edgespec.convert.graph import Variant, build_graph, has_tiled_attention
+from edgespec.convert.head import Head
 from edgespec.convert.source import Source
 from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.tiles import Tiles
@@ -27,6 +40,7 @@ from edgespec.convert.vocabulary_file import write_vocabulary
 from edgespec.convert.weights import Weights, write_weights
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub import store
+from edgespec.hub.gguf_header import Tensor
 from edgespec.hub.progress import LogProgress, Progress
 from edgespec.hub.sizes import human
 from edgespec.kernels import library
@@ -48,6 +62,7 @@ def convert(
     portable: bool | None = None,
     small: bool = False,
     hidden: tuple[int, ...] | None = None,
+    head: Head | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -57,6 +72,7 @@ def convert(
     small: 4-bit weights wherever the source has more, except in the embedding and the head; for
         draft models, whose errors cost speed and never quality.
     hidden: make the final hidden state an output, and those behind these layers.
+    head: the rows that the output head shall have; the result is a trimmed draft, in a folder of its own.
     force: convert even if it was done before.
 
     Raises ModelError for models that are damaged or cannot be converted, UsageError for layers that
@@ -74,12 +90,20 @@ def convert(
         if portable:
             library.warn_unavailable("converting for ONNX Runtime's own operators")
     storage = Storage(portable, small)
-    folder = folder_for(source.path, portable)
+    folder, trimmed = folder_for(source.path, portable), None
+    if head is not None:
+        folder, trimmed = trimmed_folder_for(source.path), _trim(source, head, storage)
     with _locked(folder):
         known = None if force else read_report(folder)
         stat = source.path.stat()
-        options = (VERSION, portable, small, None if hidden is None else [*hidden])
-        if known is not None and (known.version, known.portable, known.small, known.hidden) == options:
+        options = (VERSION, portable, small, None if hidden is None else [*hidden], trimmed)
+        if known is not None and options == (
+            known.version,
+            known.portable,
+            known.small,
+            known.hidden,
+            known.trimmed,
+        ):
             same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
             if same or known.source_sha256 == _sha256(source, progress):
                 return Conversion(folder, known, fresh=False)
@@ -88,7 +112,9 @@ def convert(
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
         try:
             partial.mkdir(parents=True)
-            report = _write(source, partial, storage, hidden, progress)
+            if head is not None:
+                np.save(partial / HEAD, head.ids)
+            report = _write(source, partial, storage, hidden, trimmed, progress)
             if folder.exists():
                 shutil.rmtree(folder)
             partial.rename(folder)
@@ -99,8 +125,21 @@ def convert(
     return Conversion(folder, report, fresh=True)
 
 
+def _trim(source: Source, head: Head, storage: Storage) -> dict[str, object]:
+    """Trim the head of a source; what the report says about it."""
+    whole = _stored(source.head, storage)
+    source.trim_head(head.ids)
+    rows = {"kept": len(head.ids), "of": source.decoder.vocabulary}
+    return rows | {"head_bytes": _stored(source.head, storage), "whole_head_bytes": whole} | head.about()
+
+
 def _write(
-    source: Source, folder: Path, storage: Storage, hidden: tuple[int, ...] | None, progress: Progress
+    source: Source,
+    folder: Path,
+    storage: Storage,
+    hidden: tuple[int, ...] | None,
+    trimmed: dict[str, object] | None,
+    progress: Progress,
 ) -> Report:
     decoder, header = source.decoder, source.headers[0]
     title = header.metadata.get("general.name")
@@ -146,6 +185,7 @@ def _write(
         hidden=None if hidden is None else [*hidden],
         licence=licence if isinstance(licence, str) else None,
         weights=_types(weights),
+        trimmed=trimmed,
     )
     report.save(folder)
     return report
@@ -177,17 +217,20 @@ def _sha256(source: Source, progress: Progress) -> str:
 
 
 def _require_room(source: Source, storage: Storage, folder: Path) -> None:
-    needed = 0
-    for tensor in source.tensors.values():
-        inputs = tensor.shape[0]
-        form = storage.form(tensor.name.removesuffix(".weight"), tensor.type, inputs)
-        needed += stored_bytes(form, tensor.elements // inputs, inputs)
+    needed = sum(_stored(tensor, storage) for tensor in source.tensors.values())
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise ModelError(
             f"not enough room to convert {source.path.name}: {human(needed)} needed, "
             f"{human(free)} free in {folder.parent}"
         )
+
+
+def _stored(tensor: Tensor, storage: Storage) -> int:
+    """Bytes that a matrix takes in a conversion."""
+    inputs = tensor.shape[0]
+    form = storage.form(tensor.name.removesuffix(".weight"), tensor.type, inputs)
+    return stored_bytes(form, tensor.elements // inputs, inputs)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from edgespec.hub.gguf_header import split_names
 
 VERSION = 3
 """of the converter; models converted by another are converted again"""
-SUFFIX, PORTABLE_SUFFIX = ".onnx-edgespec", ".onnx-portable"
+SUFFIX, PORTABLE_SUFFIX, TRIMMED_SUFFIX = ".onnx-edgespec", ".onnx-portable", ".onnx-trimmed"
 MODEL, TREE, DATA, VOCABULARY, REPORT = (
     "model.onnx",
     "tree.onnx",
@@ -19,6 +19,8 @@ MODEL, TREE, DATA, VOCABULARY, REPORT = (
     "vocab.gguf",
     "report.json",
 )
+HEAD = "head.npy"
+"""of a trimmed draft: the ids whose rows its output head has, int32, ascending"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Report:
     """per ggml type: what it became, how many weights, whether exactly"""
     portable: bool = True
     """made for standard operators; False: for our kernels"""
+    trimmed: dict[str, Any] | None = None
+    """of a trimmed draft: what its head has, and what that is worth; see convert/head.py"""
     quality: dict[str, Any] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -60,8 +64,17 @@ class Report:
 def folder_for(source: Path, portable: bool = False) -> Path:
     """Where the conversion of a GGUF file for our kernels lies, or the one for standard operators (any
     part of a split file may be named)."""
+    return _beside(source, PORTABLE_SUFFIX if portable else SUFFIX)
+
+
+def trimmed_folder_for(source: Path) -> Path:
+    """Where the trimmed draft made of a GGUF file lies."""
+    return _beside(source, TRIMMED_SUFFIX)
+
+
+def _beside(source: Path, suffix: str) -> Path:
     first = source.with_name(split_names(source.name)[0])
-    return first.with_name(first.stem + (PORTABLE_SUFFIX if portable else SUFFIX))
+    return first.with_name(first.stem + suffix)
 
 
 def read_report(folder: Path) -> Report | None:
@@ -75,3 +88,9 @@ def read_report(folder: Path) -> Report | None:
 def is_converted(folder: Path) -> bool:
     """Whether a folder is a conversion of ours."""
     return folder.is_dir() and (folder / REPORT).is_file() and (folder / MODEL).is_file()
+
+
+def is_trimmed(folder: Path) -> bool:
+    """Whether a folder is a trimmed draft."""
+    report = read_report(folder) if is_converted(folder) else None
+    return report is not None and report.trimmed is not None

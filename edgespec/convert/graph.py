@@ -4,8 +4,8 @@ Inputs: `input_ids` int64 [1, n]; `rows` int64 [r], the positions (0 … n−1) 
 `seqlens_k` int32 [1] = total − 1 and, for ONNX Runtime's attention, `total_sequence_length` int32 [],
 total being the tokens in the cache and the new ones; per layer `past_key_values.N.key` and `.value`,
 float32 [1, kv heads, capacity, head], for our attention the keys in tiles: [1, kv heads, capacity / 16,
-head, 16]. Outputs: `logits` float32 [1, r, vocabulary]; `present.N.key` and `.value`, to be bound to
-the very buffers of the inputs: the cache is written in place.
+head, 16]. Outputs: `logits` float32 [1, r, vocabulary], in a trimmed draft [1, r, kept]; `present.N.key`
+and `.value`, to be bound to the very buffers of the inputs: the cache is written in place.
 
 The tree graph has two inputs more: `position_ids` int64 [1, n] and `attention_bias` float32
 [1, 1, n, total], added to the scores (0 to see, a large negative number not to).
@@ -105,7 +105,7 @@ class _Builder:
             cap = g.constant("softcap", np.float32(d.softcap))
             logits = g.node("logits.tanh", "Tanh", [g.node("logits.divided", "Div", [logits, cap])])
             logits = g.node("logits", "Mul", [logits, cap])
-        g.output(logits, "logits", TensorProto.FLOAT, [1, "r", d.vocabulary])
+        g.output(logits, "logits", TensorProto.FLOAT, [1, "r", matrix.outputs])
 
     def _attention(self, i: int, x: str) -> str:
         d, g = self.d, self.g

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
 
 from edgespec.convert.architectures import Decoder, read_decoder
 from edgespec.convert.blocks import BLOCK_TYPES, FLOAT_TYPES, Blocks, Bytes, Floats
@@ -28,6 +30,7 @@ class Source:
         self.path = self.headers[0].path
         self.tensors: dict[str, Tensor] = {}
         self._file_of: dict[str, Path] = {}
+        self._head: NDArray[np.int32] | None = None
         for header in self.headers:
             for tensor in header.tensors:
                 self.tensors[tensor.name] = tensor
@@ -48,6 +51,27 @@ class Source:
     def bytes(self) -> int:
         """Of all tensors."""
         return sum(tensor.bytes for tensor in self.tensors.values())
+
+    @property
+    def head(self) -> Tensor:
+        """The matrix that yields the logits."""
+        return self.tensors["token_embd.weight" if self.decoder.tied else "output.weight"]
+
+    def trim_head(self, ids: NDArray[np.int32]) -> None:
+        """Leave the output head the rows of these ids only, ascending. If it was the embedding, it is a
+        matrix of its own from now on."""
+        whole = self.head
+        per_row = whole.bytes // self.decoder.vocabulary
+        self.tensors["output.weight"] = replace(
+            whole,
+            name="output.weight",
+            shape=(whole.shape[0], len(ids)),
+            elements=whole.shape[0] * len(ids),
+            bytes=per_row * len(ids),
+        )
+        self._file_of["output.weight"] = self._file_of[whole.name]
+        self._head = ids
+        self.decoder = replace(self.decoder, tied=False)
 
     def type_of(self, name: str) -> str:
         """The ggml type of a tensor."""
@@ -94,7 +118,8 @@ class Source:
 
     def vector(self, name: str) -> Floats:
         """A one-dimensional tensor as float32."""
-        return np.concatenate([piece.ravel() for _, piece in self.floats(name)])
+        values = np.concatenate([piece.ravel() for _, piece in self.floats(name)])
+        return values[self._head] if name == "output.bias" and self._head is not None else values
 
     def _not_finite(self, name: str) -> ModelError:
         return ModelError(
@@ -113,6 +138,9 @@ class Source:
         rows = tensor.elements // columns
         per_row = columns // block * size
         step = max(1, CHUNK // columns // ROWS) * ROWS
+        if name == "output.weight" and self._head is not None:
+            yield from self._head_pieces(tensor, (columns // block, size), step)
+            return
         with self._file_of[name].open("rb") as file:
             file.seek(tensor.offset)
             for row in range(0, rows, step):
@@ -121,3 +149,11 @@ class Source:
                 if len(data) != count * per_row:
                     raise ModelError(f"{self.path.name} is cut short in {name}; fetch it again")
                 yield row, data.reshape(count, columns // block, size)
+
+    def _head_pieces(self, tensor: Tensor, blocks: tuple[int, int], step: int) -> Iterator[tuple[int, Bytes]]:
+        """As `_pieces`: of the rows that a trimmed head keeps."""
+        assert self._head is not None
+        file, shape = self._file_of[tensor.name], (self.decoder.vocabulary, *blocks)
+        rows = np.memmap(file, np.uint8, "r", tensor.offset, shape)
+        for first in range(0, len(self._head), step):
+            yield first, np.asarray(rows[self._head[first : first + step]])

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.convert.folder import PORTABLE_SUFFIX, SUFFIX, folder_for, is_converted
+from edgespec.convert.folder import (
+    PORTABLE_SUFFIX,
+    SUFFIX,
+    TRIMMED_SUFFIX,
+    folder_for,
+    is_converted,
+    trimmed_folder_for,
+)
 from edgespec.hub import lmstudio, ollama, store
 from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
 from edgespec.hub.gguf_header import split_names
@@ -127,7 +134,8 @@ def _pulled_by_name() -> list[ModelFile]:
 def _converted(others: Iterable[ModelFile]) -> list[ModelFile]:
     """ONNX models made of these and of the store's files; each lies beside its source."""
     folders = {folder_for(model.path, portable) for model in others for portable in (False, True)}
-    for suffix in (SUFFIX, PORTABLE_SUFFIX):
+    folders.update(trimmed_folder_for(model.path) for model in others)
+    for suffix in (SUFFIX, PORTABLE_SUFFIX, TRIMMED_SUFFIX):
         folders.update(store.home().glob(f"*/*/**/*{suffix}"))
     return [
         ModelFile(str(folder), folder, size_of(folder), "path", folder.name)
