@@ -112,7 +112,7 @@ class Acceptance:
     def start(self) -> None:
         """Another text begins: nothing is known of its level."""
         self._sure, self._text = Level(), Level()
-        self._place_now = self._chain()
+        self._by_place: list[float] | None = None
 
     # --- estimates ---
 
@@ -124,7 +124,9 @@ class Acceptance:
         """P(accepted | all before accepted) of the next `steps` tokens, whose q is not known yet, behind
         tokens drafted with these confidences."""
         first, last = len(drafted), POSITIONS - 1
-        chain = [self._place_now[min(first + i, last)] for i in range(steps)]
+        by_place = self._chain()
+        chain = by_place[first : first + steps]
+        chain += [by_place[last]] * (steps - len(chain))
         if drafted and steps:
             chain[0] = self._text.apply(self._next[min(first - 1, 1)][_bin(drafted[-1])].mean)
         return chain
@@ -132,7 +134,7 @@ class Acceptance:
     @property
     def level(self) -> float:
         """P(accepted) of a first drafted token in the text as it is now."""
-        return self._place_now[0]
+        return self._chain()[0]
 
     # --- learning ---
 
@@ -144,13 +146,11 @@ class Acceptance:
             if before is not None:
                 self._next[min(i - 1, 1)][_bin(before)].add(token.accepted)
             before = token.confidence
-        self._place_now = self._chain()
 
     def look_back(self, judged: Sequence[Judged]) -> None:
         """Tokens that no round drafted, but of which it is known how they would have fared."""
         for token in judged:
             self._learn(0, token)
-        self._place_now = self._chain()
 
     def _learn(self, place: int, token: Judged) -> None:
         for level, cell in (
@@ -160,9 +160,12 @@ class Acceptance:
             level.add(token.accepted, cell.mean)
             cell.add(token.accepted)
         self.observations += 1
+        self._by_place = None
 
     def _chain(self) -> list[float]:
-        return [self._text.apply(cell.mean) for cell in self._place]
+        if self._by_place is None:
+            self._by_place = [self._text.apply(cell.mean) for cell in self._place]
+        return self._by_place
 
     # --- between runs ---
 

@@ -223,9 +223,12 @@ class Controller:
         usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
         catch_up = arm.cost.seconds(max(offer.lag, 1), length) - each
         chain = arm.acceptance.ahead(self._affordable(room, each, usual))
-        plan = _fastest(name, chain, each, 0.0, catch_up, verify)
-        share = max(0.0, catch_up - usual) * min(1.0, plan.tokens / self._horizon())
-        return _fastest(name, chain, each, usual + share, catch_up, verify)
+        plan = _fastest(name, chain, each, usual, catch_up, verify)
+        if (beyond := catch_up - usual) <= 0.0:
+            return plan
+        return _fastest(
+            name, chain, each, usual + beyond * min(1.0, plan.tokens / self._horizon()), catch_up, verify
+        )
 
     def _affordable(self, room: int, each: float, first: float) -> int:
         """The depth up to which a round of which nothing is accepted stays within the purse."""
@@ -290,8 +293,8 @@ class Controller:
     def _observe_acceptance(self, finished: Round) -> None:
         for i, p in enumerate(finished.p):
             self._emitted[finished.place + i] = p.prob(finished.emitted[i].id)
-        for place in [place for place in self._emitted if place < finished.place - LONGEST]:
-            del self._emitted[place]
+        while len(self._emitted) > 2 * LONGEST:
+            del self._emitted[next(iter(self._emitted))]  # the oldest
         for name, (token, confidence) in self._foreseen.items():
             if name != finished.drafter and finished.p:  # what it would have proposed costs nothing to judge
                 self.arms[name].acceptance.look_back([Judged(confidence, finished.p[0].prob(token))])

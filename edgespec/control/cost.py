@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from statistics import median
 
 WINDOW = 7
 """passes whose median deviation is the scale: up to three outliers leave no trace, a lasting change shows
@@ -40,6 +39,8 @@ class CostCurve:
         self._slope = (self._base[LONGEST] - self._base[LONGEST // 2]) / (LONGEST - LONGEST // 2)
         self._per_context = per_context
         self._shape = [0.0] * (LONGEST + 1)
+        self._shaped = self._base.copy()
+        """base and shape together"""
         self._seen = [0] * (LONGEST + 1)
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._log_scale = 0.0
@@ -56,9 +57,9 @@ class CostCurve:
         return self._at_scale_one(n, length) * math.exp(self._log_scale)
 
     def table(self, longest: int, length: int = 0) -> list[float]:
-        """`seconds` for every n up to `longest`; entry 0 is 0."""
+        """`seconds` for every n up to `longest`, at most LONGEST; entry 0 is 0."""
         factor = math.exp(self._log_scale) * (1.0 + self._per_context * length)
-        return [self._shaped(n) * factor for n in range(longest + 1)]
+        return [seconds * factor for seconds in self._shaped[: longest + 1]]
 
     def observe(self, n: int, length: int, seconds: float) -> None:
         """Learn from a pass."""
@@ -68,20 +69,18 @@ class CostCurve:
         self._recent.append(deviation)
         # The points count as one more pass at the old scale: the first outlier alone moves nothing.
         known = self._recent if len(self._recent) > 2 else (*self._recent, 0.0, 0.0)
-        self._log_scale = median(known)
+        self._log_scale = sorted(known)[len(known) // 2]  # the median, or next to it
         surprise = max(-SURPRISE, min(SURPRISE, deviation - self._log_scale))
         self.noise += 0.05 * (abs(surprise) - self.noise)
         if n <= LONGEST:
             self._seen[n] += 1
             self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
+            self._shaped[n] = self._base[n] * math.exp(self._shape[n])
 
     def _at_scale_one(self, n: int, length: int) -> float:
-        return self._shaped(n) * (1.0 + self._per_context * length)
-
-    def _shaped(self, n: int) -> float:
-        if n > LONGEST:
-            return self._base[LONGEST] + self._slope * (n - LONGEST)
-        return self._base[n] * math.exp(self._shape[n])
+        beyond = n - LONGEST
+        shaped = self._base[LONGEST] + self._slope * beyond if beyond > 0 else self._shaped[n]
+        return shaped * (1.0 + self._per_context * length)
 
 
 def _interpolated(points: Mapping[int, float], n: int) -> float:

@@ -43,8 +43,7 @@ class NGram:
         self._read(context)
         if self._next is None:
             return None
-        match = self._match
-        sure = [confidence(match + i) for i in range(LONGEST_MATCH)]
+        sure = CONFIDENCES[self._match : self._match + LONGEST_MATCH]
         return Offer(token=self._text[self._next], confidences=sure)
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
@@ -100,3 +99,6 @@ def confidence(match: int) -> float:
     """How sure a continuation is behind a match of so many tokens: a scale of doublings from 0 for one to
     1 for LONGEST_MATCH, which acceptance calibrates."""
     return min(1.0, math.log2(match) / math.log2(LONGEST_MATCH)) if match > 1 else 0.0
+
+
+CONFIDENCES = tuple(confidence(match) for match in range(2 * LONGEST_MATCH + 1))
