@@ -56,9 +56,9 @@ class Bandwidth:
 
 
 def measure_bandwidth(threads: Sequence[int], window: float = WINDOW) -> Bandwidth:
-    """Read with each number of threads for `window` seconds. Takes under 2 s and a buffer of 256 MiB to
-    1 GiB, less where little memory is free."""
-    size = min(max(256 << 20, 2 * _last_level_cache()), 1 << 30, available_memory() // 4)
+    """Read with each number of threads for `window` seconds. Takes under 2 s and a buffer of 256 to
+    512 MiB, less where little memory is free."""
+    size = min(max(256 << 20, 2 * _last_level_cache()), 512 << 20, available_memory() // 4)
     size = max(size, 8 << 20)
     buffer = np.ones(size // 4, np.int32)  # written, so that every page is really there
     read = _reader()

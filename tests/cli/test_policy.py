@@ -1,0 +1,57 @@
+"""`--depth auto`, `--explain-policy` and `edgespec probe`, as users meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .conftest import Edgespec
+
+
+def test_auto_is_the_default_and_reports_an_estimated_gain(edgespec: Edgespec, pair: list[object]) -> None:
+    words = ("run", *pair, "yes, stay", "--max-tokens", 30, "--logit-bias", "22=-inf")
+    found = edgespec(*words, "--json").json
+    assert found["depth"] == "auto"
+    assert found["stats"]["plain_seconds"] > 0
+    assert found["stats"]["estimated_speedup"] > 0
+
+
+def test_every_round_is_explained_on_stderr(edgespec: Edgespec, pair: list[object]) -> None:
+    ended = edgespec("run", *pair, "yes, stay", "--max-tokens", 30, "--explain-policy")
+    assert "the first token comes with the prompt" in ended.err
+    assert "expected: plain" in ended.err
+    assert "accepted)" in ended.err
+    fixed = edgespec("run", *pair, "yes, stay", "--max-tokens", 5, "--explain-policy", "--depth", 3)
+    assert "depth 3, as asked for" in fixed.err
+
+
+def test_what_was_measured_and_learned_is_kept_beside_the_models(
+    edgespec: Edgespec, pair: list[object], environment: dict[str, str]
+) -> None:
+    state = Path(environment["EDGESPEC_HOME"]) / "state"
+    edgespec("run", *pair, "yes, stay", "--max-tokens", 30)
+    (costs,) = [v for k, v in json.loads((state / "backend_speed.json").read_text()).items() if v][:1]
+    assert set(costs["llama.cpp"]) == set("123458")
+    (kept,) = json.loads((state / "controller.json").read_text()).values()
+    assert set(kept["acceptance"]) == {"draft", "ngram"}
+    assert kept["ledger"][0] > 0
+
+
+def test_damaged_state_costs_nothing_but_time(
+    edgespec: Edgespec, pair: list[object], environment: dict[str, str]
+) -> None:
+    state = Path(environment["EDGESPEC_HOME"]) / "state"
+    state.mkdir(parents=True)
+    for name in ("backend_speed.json", "controller.json"):
+        (state / name).write_text("{ nonsense")
+    assert edgespec("run", *pair, "yes, stay", "--max-tokens", 5).code == 0
+
+
+def test_probe_prints_a_table_and_json(edgespec: Edgespec) -> None:
+    table = edgespec("probe")
+    assert table.code == 0
+    assert all(word in table.out for word in ("processor", "memory", "GB/s", "heat"))
+    assert "edgespec pull" in table.out  # no model yet
+    found = edgespec("probe", "--json").json
+    assert found["bandwidth"]["best"] > 0
+    assert {"cores", "memory", "available", "thermal", "bandwidth", "models"} == set(found)
