@@ -14,7 +14,7 @@ struct Simd {
   static constexpr int kMaxTokens = 8;
   static constexpr bool kPairs = false;
   static constexpr int kTogether = 2;  // registers that attention works on at once
-  template <int>
+  template <int, bool>
   struct Pairs;
 
   using F = __m256;

@@ -15,7 +15,7 @@ struct Simd {
   static constexpr int kMaxTokens = 16;
   static constexpr bool kPairs = false;
   static constexpr int kTogether = 4;  // registers that attention works on at once
-  template <int>
+  template <int, bool>
   struct Pairs;
 
   using F = __m512;
@@ -105,14 +105,10 @@ struct Simd {
 
 #include "tile_kernel.h"
 #include "attention_kernel.h"
+#include "x86_features.h"
 
 namespace edgespec {
 extern const Kernels kAvx512Vnni;
-const Kernels kAvx512Vnni = {"avx512vnni", avx512vnni::Simd::kMaxTokens,
-                             [] {
-                               return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                                      __builtin_cpu_supports("avx512vnni");
-                             },
-                             avx512vnni::quantize, avx512vnni::multiply_tiles, avx512vnni::attend, avx512vnni::join};
+const Kernels kAvx512Vnni = {"avx512vnni", avx512vnni::Simd::kMaxTokens, has_avx512vnni, avx512vnni::quantize, avx512vnni::multiply_tiles, avx512vnni::attend,
+                             avx512vnni::join};
 }  // namespace edgespec

@@ -113,7 +113,7 @@ struct Simd {
 
 #if EDGESPEC_DOT == 2
   // Matrix products of two rows by two tokens over 8 inputs.
-  template <int bits>
+  template <int bits, bool halves>
   struct Pairs {
     // [2i]: rows 0 and 1, [2i + 1]: rows 2 and 3; inputs 8i … 8i + 7 of each
     int8x16_t rows[8];
@@ -127,25 +127,33 @@ struct Simd {
       }
     }
 
-    // Two tokens' activations, 32 each, and starts, 2 each, follow each other.
     void dot(const int8_t* a, const int32_t* start, I* first, I* second) const {
-      half_dot(rows, a, start[0], start[2], first);
-      half_dot(rows + 4, a + 16, start[1], start[3], second);
+      int32_t at_first[2] = {start[0], start[2]}, at_second[2] = {start[1], start[3]};
+      if constexpr (halves) {
+        sum<0, 2>(a, at_first, first);
+        sum<2, 4>(a, at_second, second);
+      } else {
+        int32_t at_both[2] = {start[0] + start[1], start[2] + start[3]};
+        sum<0, 4>(a, at_both, first);
+        second[0] = second[1] = vdupq_n_s32(0);
+      }
     }
 
-    static void half_dot(const int8x16_t* rows, const int8_t* a, int32_t start0, int32_t start1, I* out) {
-      I upper = vdupq_n_s32(0), lower = upper;  // row 0 · token 0, row 0 · token 1, row 1 · token 0, …
-      for (int i = 0; i < 2; i++) {
-        const int8x16_t x = vcombine_s8(vld1_s8(a + 8 * i), vld1_s8(a + kBlock + 8 * i));
+    template <int begin, int end>
+    void sum(const int8_t* a, const int32_t* start, I* out) const {
+      const int32x2_t both = bits == 8 ? vdup_n_s32(0) : vld1_s32(start);
+      I upper = vcombine_s32(both, both), lower = upper;  // row 0 · token 0, row 0 · token 1, row 1 · token 0, …
+      for (int i = begin; i < end; i++) {
+        const int8x16_t x = vld1q_s8(a + 16 * i);
         upper = vmmlaq_s32(upper, rows[2 * i], x);
         lower = vmmlaq_s32(lower, rows[2 * i + 1], x);
       }
-      out[0] = vaddq_s32(vuzp1q_s32(upper, lower), vdupq_n_s32(bits == 8 ? 0 : start0));
-      out[1] = vaddq_s32(vuzp2q_s32(upper, lower), vdupq_n_s32(bits == 8 ? 0 : start1));
+      out[0] = vuzp1q_s32(upper, lower);
+      out[1] = vuzp2q_s32(upper, lower);
     }
   };
 #else
-  template <int>
+  template <int, bool>
   struct Pairs;
 #endif
 

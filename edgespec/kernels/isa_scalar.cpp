@@ -23,7 +23,7 @@ struct Simd {
   struct F { float v[kLanes]; };
   struct I { int32_t v[kLanes]; };
   struct U { uint8_t v[4 * kLanes]; };
-  template <int>
+  template <int, bool>
   struct Pairs;
 
   template <class T, class Each>

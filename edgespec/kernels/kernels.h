@@ -18,7 +18,8 @@ struct Matrix {
   size_t tile_bytes() const;  // 0 if the type is unknown or cannot have that many inputs
 };
 
-// Some tokens' activations. Per block b and token t, at index i = b · tokens + t: 32 quants, their
+// Some tokens' activations. Per block b and token t, at index i = b · tokens + t: 32 quants (of two
+// tokens interleaved where the kernel takes them in pairs), their
 // scale, scale · sum of the quants, and −offset · sums of the first and the second 16.
 struct Activations {
   int tokens;

@@ -31,7 +31,7 @@ constexpr int kParts = kRows / Simd::kLanes;  // registers that hold a float per
 constexpr int kVectors = 8;                   // of quants in a block
 // Bytes between what is read and what is fetched: from memory to the second cache, and on to the first.
 // Both are needed: the first cache has too few requests in flight to fetch from memory at full speed.
-constexpr size_t kFar = 49152, kNear = 2048;
+constexpr size_t kFar = 49152, kNear = 1024;
 constexpr size_t kLine = 64;
 constexpr int32_t kZeros[2] = {0, 0};
 
@@ -251,7 +251,7 @@ void multiply_tile(const uint8_t* tile, int64_t inputs, const Activations& x, fl
         };
         int t = 0;
         if constexpr (Simd::kPairs && kTokens > 1) {
-          const typename Simd::template Pairs<Codec::kBits> pairs(w);
+          const typename Simd::template Pairs<Codec::kBits, Codec::kHalves> pairs(w);
           EDGESPEC_UNROLL
           for (; t + 1 < kTokens; t += 2) {
             I first[2], second[2];
@@ -356,12 +356,18 @@ void quantize(const float* x, int64_t inputs, int offset, const Activations& out
     for (int64_t b = 0; b < inputs / kBlock; b++, x += kBlock) {
       const size_t i = b * out.tokens + t;
       const float largest = Simd::largest_magnitude(x), scale = largest / 127.0f;
-      int8_t* quants = out.quants + i * kBlock;
+      int8_t quants[kBlock];
       int32_t sums[2] = {0, 0};
       if (largest <= std::numeric_limits<float>::max()) {
         Simd::round(x, largest > kTiny ? 127.0f / largest : 0.0f, quants, sums);
       } else {
         std::memset(quants, 0, kBlock);
+      }
+      if (Simd::kPairs && (t | 1) < out.tokens) {  // eight of one token, eight of the next, and so on
+        int8_t* to = out.quants + (i - t % 2) * kBlock + t % 2 * 8;
+        for (int k = 0; k < kBlock; k += 8, to += 16) std::memcpy(to, quants + k, 8);
+      } else {
+        std::memcpy(out.quants + i * kBlock, quants, kBlock);
       }
       out.scale[i] = scale;
       out.weighted[i] = scale * static_cast<float>(sums[0] + sums[1]);
