@@ -9,6 +9,7 @@ import sys
 import click
 
 from edgespec import __version__
+from edgespec.cli.bench import bench
 from edgespec.cli.chat import chat
 from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
@@ -17,6 +18,7 @@ from edgespec.cli.models import models
 from edgespec.cli.probe import probe
 from edgespec.cli.pull import pull
 from edgespec.cli.run import run
+from edgespec.cli.serve import serve
 from edgespec.cli.trim import trim
 from edgespec.terminal.visible import visible
 
@@ -40,5 +42,5 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
-for command in (run, chat, explain, pull, models, convert, trim, probe):
+for command in (run, chat, serve, explain, pull, models, convert, trim, probe):
     main.add_command(command)

@@ -1,0 +1,197 @@
+"""The application: its paths, and what they do with a request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from time import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from edgespec import __version__
+from edgespec.device.memory import available_memory
+from edgespec.server.answers import Answers, ChatForm, Form, TextForm
+from edgespec.server.errors import ApiError
+from edgespec.server.exchange import ClientGone, EventStream, read_body, unless_gone
+from edgespec.server.fields import ChatRequest, Completing, CompletionRequest, parse
+from edgespec.server.guard import Guard
+from edgespec.server.metrics import Counted, Metrics
+from edgespec.server.openapi import describe
+from edgespec.server.turns import Ticket, Turns, Wish
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Who may send how much."""
+
+    api_key: str | None = None
+    hosts: frozenset[str] | None = None
+    """names by which clients may call the server; None: any"""
+    origins: Sequence[str] = ()
+    """web pages that may use it (CORS)"""
+    max_body: int = 4 << 20
+    """bytes"""
+
+
+class Service:
+    """The handlers, over one pair."""
+
+    def __init__(self, turns: Turns, metrics: Metrics, model: str, limits: Limits) -> None:
+        """model: the pair's name in the API."""
+        self._turns = turns
+        self._metrics = metrics
+        self._model = model
+        self._limits = limits
+        self._since = int(time())
+        metrics.watch("edgespec_queue_length", "Requests that wait.", lambda: turns.waiting)
+        metrics.watch("edgespec_answering", "1 while a request is answered.", lambda: turns.answering)
+        metrics.watch("edgespec_model_loaded", "1 while the models are in memory.", lambda: turns.loaded)
+
+    async def chat(self, request: Request) -> Response:
+        return await self._complete(request, ChatRequest, ChatForm())
+
+    async def completions(self, request: Request) -> Response:
+        return await self._complete(request, CompletionRequest, TextForm())
+
+    async def _complete(
+        self, request: Request, kind: type[ChatRequest] | type[CompletionRequest], form: Form
+    ) -> Response:
+        asked = parse(kind, await read_body(request, self._limits.max_body))
+        self._check_model(asked.model)
+        ticket = Ticket(_wishes(asked), asked.model_fields_set)
+        answers = Answers(ticket, form, self._model, asked.choices)
+        self._turns.submit(ticket)
+        streaming = False
+        try:
+            if not asked.stream:
+                return JSONResponse(await unless_gone(request.receive, answers.whole()))
+            usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+            chunks = answers.chunks(usage)
+            first = await unless_gone(request.receive, _next(chunks))  # an error has a status until now
+            streaming = True
+            return EventStream(first, chunks, lambda: self._turns.cancel(ticket))
+        finally:
+            if not streaming:
+                self._turns.cancel(ticket)
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self._model:
+            message = f"there is no model {name[:100]!r} here; this server has {self._model!r}"
+            raise ApiError(404, message, code="model_not_found", param="model")
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._described()]})
+
+    async def model(self, request: Request) -> Response:
+        self._check_model(request.path_params["model"])
+        return JSONResponse(self._described())
+
+    def _described(self) -> dict[str, Any]:
+        return {"id": self._model, "object": "model", "created": self._since, "owned_by": "edgespec"}
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def stats(self, request: Request) -> Response:
+        turns = self._turns
+        return JSONResponse(
+            {
+                "version": __version__,
+                "model": self._model,
+                **asdict(turns.about),
+                "loaded": turns.loaded,
+                "answering": turns.answering,
+                "waiting": turns.waiting,
+                "last_decision": turns.decision,
+                "available_memory": available_memory(),
+                **self._metrics.summary(),
+            }
+        )
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(describe(self._limits.api_key is not None))
+
+
+def _wishes(asked: Completing) -> list[Wish]:
+    assert isinstance(asked, ChatRequest | CompletionRequest)
+    return [Wish(prompt, asked.options(i)) for prompt in asked.prompts for i in range(asked.choices)]
+
+
+async def _next(chunks: AsyncIterator[dict[str, Any] | None]) -> dict[str, Any] | None:
+    return await chunks.__anext__()
+
+
+def application(turns: Turns, metrics: Metrics, model: str, limits: Limits) -> Starlette:
+    """The ASGI application; when it ends it closes `turns`."""
+    service = Service(turns, metrics, model, limits)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        turns.close()
+
+    paths = {
+        "/v1/chat/completions": ("POST", service.chat),
+        "/v1/completions": ("POST", service.completions),
+        "/v1/models": ("GET", service.models),
+        "/v1/edgespec/stats": ("GET", service.stats),
+        "/health": ("GET", service.health),
+        "/metrics": ("GET", service.metrics),
+        "/openapi.json": ("GET", service.openapi),
+        "/v1/models/{model:path}": ("GET", service.model),
+    }
+    middleware = [
+        Middleware(Counted, metrics=metrics, paths=frozenset(paths)),
+        Middleware(Guard, key=limits.api_key, hosts=limits.hosts),
+    ]
+    if limits.origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(limits.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+        middleware.insert(0, cors)
+    return Starlette(
+        routes=[Route(path, handler, methods=[method]) for path, (method, handler) in paths.items()],
+        middleware=middleware,
+        exception_handlers={
+            ApiError: _refused,
+            ClientGone: _gone,
+            HTTPException: _not_found,
+            Exception: _failed,
+        },
+        lifespan=lifespan,
+    )
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nginx's word for it; nobody reads it
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = (
+        f"{request.method} {request.url.path[:100]}: {error.detail}; see /openapi.json for what there is"
+    )
+    return ApiError(error.status_code, message).response(error.headers or {})
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    return ApiError(500, f"this is a bug: {type(error).__name__}", code="bug").response()

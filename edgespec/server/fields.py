@@ -1,0 +1,319 @@
+"""What a request may say: every field of OpenAI's two endpoints, taken, refused or known to be ignored.
+
+These models check requests and describe them in /openapi.json. A field that asks for what the server
+cannot do yet is refused unless its value asks for nothing; a field nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, from_json
+from pydantic_core.core_schema import no_info_after_validator_function
+from typing_extensions import Self
+
+from edgespec.runtime import GenerateOptions, Prompt
+from edgespec.server.errors import ApiError
+
+CHOICES = 128
+"""answers to one request, at most"""
+
+
+class _Unless:
+    """Marks a field that is refused unless it is absent, null or one of these values."""
+
+    def __init__(self, refusal: str, *harmless: JsonValue) -> None:
+        self._refusal = refusal
+        self._harmless = [*harmless, None]
+
+    def _check(self, value: JsonValue) -> JsonValue:
+        if not any(value == fine and type(value) is type(fine) for fine in self._harmless):
+            raise PydanticCustomError("unsupported", self._refusal)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": self._harmless, "description": f"Anything else is refused: {self._refusal}."}
+
+
+Ignored: TypeAlias = Annotated[JsonValue, Field(description="Taken and ignored: it changes no answer.")]
+_NO_TOOLS = "tools are not supported yet; leave them out"
+_NO_SOUND = "only text can be answered"
+_NO_EFFORT = "models here think as much as they think; leave it out"
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(strict=False, ge=0)]
+Bias = Annotated[Number, Field(ge=-100, le=100)]
+
+
+class _Strict(BaseModel):
+    """No field but those named, no text where a number belongs."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(_Strict):
+    """What a stream holds beside the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Ignored = None
+
+
+class Completing(_Strict):
+    """The fields that both endpoints share."""
+
+    model: str | None = Field(None, description="As /v1/models names it; without it, the one there is.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[Number, Field(ge=0, le=1000)] | None = Field(
+        None, description="0 takes the most probable token. Default: 1."
+    )
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(None, description="0 is off.")
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = Field(
+        None, description="Logits of tokens seen are divided by it; 1 is off."
+    )
+    penalty_window: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        None, description="How many of the last tokens the penalties look at, the prompt's too. Default: 64."
+    )
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = Field(
+        None, description="By token id; -100 bans a token."
+    )
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
+        None, description="The answer depends on it alone; the i-th choice has seed + i."
+    )
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
+    user: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise _wrong("stream_options", "it is for streams only; set stream to true, or leave it out")
+        return self
+
+    @property
+    def choices(self) -> int:
+        """Answers to each prompt."""
+        return self.n or 1
+
+    def options(self, choice: int) -> GenerateOptions:
+        """Of `Runtime.generate`, for the choice with this number."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in _PASSED_ON}
+        options = {name: value for name, value in given.items() if value is not None}
+        options.setdefault("temperature", 1.0)
+        if self.logit_bias:
+            bans = {token: -float("inf") if bias == -100 else bias for token, bias in self.logit_bias.items()}
+            options["logit_bias"] = bans
+        if self.seed is not None:
+            options["seed"] = self.seed + choice
+        return cast("GenerateOptions", options)
+
+
+_PASSED_ON = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "penalty_window",
+    "stop",
+)
+
+
+class TextPart(_Strict):
+    """A piece of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(_Strict):
+    """A turn. What clients copy from an answer into the next request is taken too, where it is empty."""
+
+    role: Literal["system", "developer", "user", "assistant"] = Field(
+        description="developer is another word for system."
+    )
+    content: str | list[TextPart]
+    reasoning_content: str | None = Field(None, description="Handed to the chat template.")
+    name: Ignored = None
+    refusal: Annotated[JsonValue, _Unless("it cannot be told to a model here")] = None
+    annotations: Annotated[JsonValue, _Unless("they cannot be told to a model here", [])] = None
+    audio: Annotated[JsonValue, _Unless(_NO_SOUND)] = None
+    tool_calls: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
+    function_call: Annotated[JsonValue, _Unless(_NO_TOOLS)] = None
+
+    def for_template(self) -> dict[str, str]:
+        """As chat templates know messages."""
+        content = self.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        message = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        if self.reasoning_content is not None:
+            message["reasoning_content"] = self.reasoning_content
+        return message
+
+
+class ChatRequest(Completing):
+    """The body of /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: Count | None = Field(None, description="The newer name of max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: Annotated[
+        JsonValue, _Unless("only plain text can be asked for yet; leave it out", {"type": "text"})
+    ] = None
+    tools: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
+    tool_choice: Annotated[JsonValue, _Unless(_NO_TOOLS, "none", "auto")] = None
+    functions: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
+    function_call: Annotated[JsonValue, _Unless(_NO_TOOLS, "none", "auto")] = None
+    modalities: Annotated[JsonValue, _Unless(_NO_SOUND, ["text"])] = None
+    audio: Annotated[JsonValue, _Unless(_NO_SOUND)] = None
+    reasoning_effort: Annotated[JsonValue, _Unless(_NO_EFFORT)] = None
+    verbosity: Annotated[JsonValue, _Unless("models here cannot be told; leave it out")] = None
+    prediction: Annotated[JsonValue, _Unless("edgespec finds drafts by itself; leave it out")] = None
+    web_search_options: Annotated[JsonValue, _Unless("there is no search here")] = None
+    store: Annotated[JsonValue, _Unless("nothing is stored here", False)] = None
+    parallel_tool_calls: Ignored = None
+    metadata: Ignored = None
+    service_tier: Ignored = None
+
+    @model_validator(mode="after")
+    def _coherent_chat(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise _wrong("top_logprobs", "it needs logprobs to be true")
+        both = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(both) > 1:
+            raise _wrong("max_completion_tokens", "max_tokens says otherwise; give one of them")
+        return self
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """What is to be answered: one conversation."""
+        return [[message.for_template() for message in self.messages]]
+
+    def options(self, choice: int) -> GenerateOptions:
+        options = super().options(choice)
+        if self.max_completion_tokens is not None:
+            options["max_tokens"] = self.max_completion_tokens
+        if self.logprobs:
+            options["logprobs"] = self.top_logprobs or 0
+        return options
+
+
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class CompletionRequest(Completing):
+    """The body of /v1/completions."""
+
+    prompt: str | Ids | Annotated[list[str] | list[Ids], Field(min_length=1, max_length=CHOICES)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="Report this many alternatives to each token."
+    )
+    echo: Annotated[JsonValue, _Unless("the prompt cannot be sent back", False)] = None
+    suffix: Annotated[JsonValue, _Unless("text in the middle cannot be filled in")] = None
+    best_of: Annotated[JsonValue, _Unless("all choices are sent; use n", 1)] = None
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        if len(self.prompts) * self.choices > CHOICES:
+            raise _wrong("n", f"prompts times n must be at most {CHOICES}")
+        return self
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """What is to be continued."""
+        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+            return [cast("Prompt", self.prompt)]
+        return cast("list[Prompt]", self.prompt)
+
+    def options(self, choice: int) -> GenerateOptions:
+        options = super().options(choice)
+        options.setdefault("max_tokens", 16)  # OpenAI's default
+        if self.logprobs is not None:
+            options["logprobs"] = self.logprobs
+        return options
+
+
+def _wrong(field: str, why: str) -> PydanticCustomError:
+    """A field that is wrong beside others: `parse` reads its name from the error."""
+    return PydanticCustomError("incoherent", why, {"field": field})
+
+
+Body = TypeVar("Body", bound=_Strict)
+
+
+def parse(model: type[Body], body: bytes) -> Body:
+    """The request that a body holds. Raises ApiError that names the first wrong field."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise _as_api_error(error.errors(include_url=False), body) from None
+
+
+def _as_api_error(errors: Sequence[ErrorDetails], body: bytes) -> ApiError:
+    """The first of Pydantic's errors. A value that may be of several types has an error for each: those
+    that got furthest into it are told together."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
+    given = from_json(body)
+    if not isinstance(given, dict):
+        return ApiError(400, "the body must be a JSON object", code="invalid_json")
+    places = [(_place(given, e), e) for e in errors if e["loc"][:1] == first["loc"][:1]]
+    deepest = max((place for place, _ in places), key=lambda place: place.count("."))
+    told = [e for place, e in places if place == deepest]
+    kind = told[0]["type"]
+    message = "; or: ".join(dict.fromkeys(e["msg"] for e in told))
+    if kind == "extra_forbidden":
+        message = "there is no such field here"
+    return ApiError(400, f"{deepest}: {message}", code=_CODES.get(kind, "invalid_value"), param=deepest)
+
+
+_CODES = {"unsupported": "unsupported", "missing": "missing", "extra_forbidden": "unknown_field"}
+
+
+def _place(given: Mapping[str, Any], error: ErrorDetails) -> str:
+    """Where in the body the wrong value is. Pydantic's own path also names the types it tried: those
+    parts are in no body."""
+    if "field" in error.get("ctx", {}):
+        return str(error["ctx"]["field"])
+    path: list[str] = []
+    here: Any = given
+    for part in error["loc"]:
+        if isinstance(here, dict):
+            found = part in here
+        else:
+            found = isinstance(here, list) and isinstance(part, int) and part < len(here)
+        if found:
+            path.append(str(part))
+            here = here[part]
+    if error["type"] == "missing":
+        path.append(str(error["loc"][-1]))
+    return ".".join(path)

@@ -1,0 +1,51 @@
+"""Who may ask: those with the key; without one, programs on this machine, but no web page they show."""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edgespec.server.errors import ApiError
+
+OPEN = frozenset({"/health"})
+"""paths that need no key"""
+
+
+class Guard:
+    """ASGI middleware that refuses strangers."""
+
+    def __init__(self, app: ASGIApp, key: str | None, hosts: frozenset[str] | None) -> None:
+        """key: what a request must carry; None: nothing. hosts: the names under which a request may have
+        found us, None for any: a page can make its own name mean this machine (DNS rebinding)."""
+        self._app = app
+        self._key = None if key is None else key.encode()
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (refusal := self._refusal(Headers(scope=scope), scope["path"])):
+            headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+            await refusal.response(headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, headers: Headers, path: str) -> ApiError | None:
+        if self._hosts is not None and _without_port(headers.get("host", "")) not in self._hosts:
+            message = (
+                "this server answers to the name of its machine only; to publish it, start it with a key"
+            )
+            return ApiError(403, message, code="foreign_host")
+        if self._key is None or path in OPEN:
+            return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        # Headers are Latin-1; compare the bytes that were sent. Constant time, whatever is equal.
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._key):
+            return None
+        message = "the API key is missing or wrong; send it as: Authorization: Bearer KEY"
+        return ApiError(401, message, code="invalid_api_key")
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).lower()

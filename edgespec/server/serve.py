@@ -1,0 +1,148 @@
+"""`edgespec serve`: from options to a server that runs until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from edgespec.errors import UsageError
+from edgespec.hub.names import kind_of
+from edgespec.runtime import load
+from edgespec.server.app import Limits, application
+from edgespec.server.metrics import Metrics
+from edgespec.server.turns import About, Turns
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CONNECTIONS = 512
+"""open at once; more are answered by 503"""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Options of the server itself."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0: any that is free"""
+    name: str | None = None
+    """the model's, in the API; None: as the pair is called"""
+    api_key: str | None = None
+    no_key: bool = False
+    """strangers may use a server that others can reach"""
+    origins: Sequence[str] = ()
+    queue: int = 16
+    max_body: int = 4 << 20
+    idle_unload: float | None = None
+    grace: float = 10.0
+    """seconds that answers have to end by themselves when the server is told to end"""
+
+
+def serve(
+    pair: str, loading: Mapping[str, Any], serving: Serving, ready: Callable[[str, About], None]
+) -> None:
+    """Serve a pair until SIGINT or SIGTERM. `ready` is told the address once requests are taken.
+
+    loading: options of `edgespec.load`. Raises UsageError for an address that cannot be had or would let
+    strangers in, and what `load` raises.
+    """
+    _refuse_strangers(serving)
+    listening = _bind(serving.host, serving.port)  # first, as it takes less time to fail than loading does
+    with listening:
+        metrics = Metrics()
+        turns = Turns(
+            lambda: load(pair, **loading),
+            metrics,
+            queue=serving.queue,
+            idle_unload=serving.idle_unload,
+            chat_template=loading.get("chat_template"),
+        )
+        try:
+            port = listening.getsockname()[1]
+            host = f"[{serving.host}]" if ":" in serving.host else serving.host
+            app = application(turns, metrics, serving.name or _name(pair), _limits(serving))
+            config = uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=CONNECTIONS,
+                timeout_graceful_shutdown=int(serving.grace) + 5,
+                ws="none",
+            )
+            server = _Server(
+                config, turns, serving.grace, lambda: ready(f"http://{host}:{port}", turns.about)
+            )
+            server.run(sockets=[listening])
+        finally:
+            turns.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it is there, and lets answers end before it does."""
+
+    def __init__(self, config: uvicorn.Config, turns: Turns, grace: float, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._turns = turns
+        self._grace = grace
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._turns.refuse()
+        cut = asyncio.get_running_loop().call_later(self._grace, self._turns.cut_off)
+        await super().shutdown(sockets)
+        cut.cancel()
+
+
+def _refuse_strangers(serving: Serving) -> None:
+    if serving.host not in LOOPBACK and serving.api_key is None and not serving.no_key:
+        raise UsageError(
+            f"{serving.host} can be reached from other machines, so a key is needed: --api-key KEY or "
+            "EDGESPEC_API_KEY (or, if anyone may use the server, --no-key)"
+        )
+    if serving.api_key is not None and not (serving.api_key.isascii() and serving.api_key.isprintable()):
+        raise UsageError("the API key has characters that HTTP cannot send; use letters, digits and signs")
+    if serving.api_key == "":
+        raise UsageError("the API key is empty; give one, or leave it out")
+
+
+def _limits(serving: Serving) -> Limits:
+    hosts = None
+    if serving.api_key is None and serving.host in LOOPBACK:
+        hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
+    return Limits(serving.api_key, hosts, serving.origins, serving.max_body)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise UsageError(
+            f"the server cannot listen on {host}, port {port}: {error.strerror}; choose another --port, or "
+            "another --host"
+        ) from error
+    return listening
+
+
+def _name(pair: str) -> str:
+    """A path tells more about this machine than clients need to know."""
+    return Path(pair).stem if kind_of(pair) in ("path", "unknown") else pair

@@ -1,0 +1,352 @@
+"""Who is answered when: one thread owns the models and takes requests in turn.
+
+Turns are whole answers now, so that requests wait for each other; a request for several answers goes to
+the back of the queue after each. The rest of the server sees tickets and their events only, so turns of
+one round, or passes that several requests share, would change this file alone.
+
+The thread never waits for a client: events are handed to the event loop, where a slow client's pile up
+(an answer is no longer than the context), and a cancelled ticket gives its turn up before the next pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Condition, Thread
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+from edgespec.decoding.generation import Generation
+from edgespec.decoding.rounds import Round, Stats
+from edgespec.decoding.stopping import FinishReason, Token
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.runtime import GenerateOptions, Prompt, Runtime
+from edgespec.server.errors import ApiError, as_api_error
+from edgespec.server.thinking import BEGIN, Said, Thinking
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One answer that a request asks for."""
+
+    prompt: Prompt
+    options: GenerateOptions
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the prompt is messages."""
+        return not isinstance(self.prompt, str) and isinstance(self.prompt[0], Mapping)
+
+
+@dataclass(frozen=True)
+class Likely:
+    """A token's bytes and its log-probability."""
+
+    piece: bytes
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Started:
+    """The prompt of the answer with this number was found good."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token of an answer; or, without `likely`, text that was held back."""
+
+    index: int
+    said: Said
+    likely: Likely | None = None
+    alternatives: Sequence[Likely] = ()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An answer is complete."""
+
+    index: int
+    reason: FinishReason
+    stats: Stats
+
+
+Event: TypeAlias = Started | Piece | Ended
+
+
+class Observer(Protocol):
+    """Told in the models' thread what happens."""
+
+    def round(self, finished: Round) -> None:
+        """After every round."""
+        ...
+
+    def answered(self, stats: Stats, reason: FinishReason | None) -> None:
+        """After every answer; reason: None if it failed."""
+        ...
+
+
+class Ticket:
+    """A request's place in the queue: iterate over it for its events. Raises ApiError where it fails."""
+
+    def __init__(self, wishes: Sequence[Wish], fields: Set[str]) -> None:
+        """fields: the request's, to name one of them in an error. To be made in the event loop."""
+        self.wishes = deque(enumerate(wishes))
+        self.cancelled = False
+        self.generation: Generation | None = None
+        self._fields = fields
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event | ApiError | None] = asyncio.Queue()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while (event := await self._events.get()) is not None:
+            if isinstance(event, ApiError):
+                raise event
+            yield event
+
+    def tell(self, event: Event | ApiError | None) -> None:
+        """From any thread. None is the end."""
+        with suppress(RuntimeError):  # the event loop was closed by force
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    def fail(self, error: Exception) -> None:
+        """From any thread."""
+        self.tell(error if isinstance(error, ApiError) else as_api_error(error, self._fields))
+
+
+@dataclass(frozen=True)
+class About:
+    """What is served; known while the models are unloaded, too."""
+
+    pair: str
+    target: str
+    draft: str | None
+    depth: int | str
+    n_ctx: int
+
+    @staticmethod
+    def of(runtime: Runtime) -> About:
+        draft = runtime.drafter.name if runtime.drafter else None
+        return About(runtime.name, runtime.target.name, draft, runtime.depth, runtime.target.n_ctx)
+
+
+class Turns:
+    """The queue and the thread. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        load: Callable[[], Runtime],
+        observer: Observer,
+        *,
+        queue: int,
+        idle_unload: float | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        """Loads the models, and takes them over. Raises what `load` raises.
+
+        queue: how many requests may wait, besides the one that is answered. idle_unload: seconds without
+        a request after which the models leave memory until the next one; None: never. chat_template: the
+        one that `load` uses instead of the model's.
+        """
+        self._load = load
+        self._observer = observer
+        self._room = queue
+        self._idle = idle_unload
+        self._template = chat_template
+        self._changed = Condition()
+        """guards all below"""
+        self._waiting: deque[Ticket] = deque()
+        self._current: Ticket | None = None
+        self._stopping = False
+        self._runtime: Runtime | None = load()
+        self.about = About.of(self._runtime)
+        self.decision = ""
+        """the policy's last, in words"""
+        self._thread = Thread(target=self._work, name="edgespec-turns", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._waiting)
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request is being answered."""
+        return self._current is not None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the models are in memory."""
+        return self._runtime is not None
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue a request. Raises ApiError when the queue is full, or the server is about to end."""
+        with self._changed:
+            if self._stopping:
+                raise _stopping()
+            busy = self._current is not None
+            if len(self._waiting) >= self._room + (not busy):
+                raise ApiError(
+                    429,
+                    f"{len(self._waiting)} requests are waiting already; try again later",
+                    code="queue_full",
+                    retry_after=1 + len(self._waiting),
+                )
+            self._waiting.append(ticket)
+            self._changed.notify()
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Nobody wants the rest of it: if it waits it leaves the queue, if it is being answered that
+        stops before the next pass."""
+        with self._changed:
+            ticket.cancelled = True
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            if ticket.generation is not None:
+                ticket.generation.cancel()
+
+    def refuse(self) -> None:
+        """From now on, and whatever waits; what is being answered goes on."""
+        with self._changed:
+            self._stopping = True
+            for ticket in self._waiting:
+                ticket.fail(_stopping())
+            self._waiting.clear()
+            self._changed.notify()
+
+    def cut_off(self) -> None:
+        """End what is being answered."""
+        if (current := self._current) is not None:
+            self.cancel(current)
+
+    def close(self) -> None:
+        """End everything and free the models. Safe to call twice."""
+        self.refuse()
+        self.cut_off()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (ticket := self._next()) is not None:
+            try:
+                self._answer(ticket)
+            except Exception as error:
+                if not isinstance(error, EdgespecError | ApiError):
+                    log.exception("a request failed")
+                ticket.wishes.clear()
+                ticket.fail(error)
+            with self._changed:
+                self._current = ticket.generation = None
+                if ticket.wishes and not ticket.cancelled:
+                    if self._stopping:
+                        ticket.fail(_stopping())
+                    else:
+                        self._waiting.append(ticket)
+                elif not ticket.wishes:
+                    ticket.tell(None)
+        self._unload()
+
+    def _next(self) -> Ticket | None:
+        """The request whose turn it is, once there is one; None: it is time to end."""
+        with self._changed:
+            idle_since = monotonic()
+            while not self._waiting:
+                if self._stopping:
+                    return None
+                left = None if self._idle is None else idle_since + self._idle - monotonic()
+                if left is not None and left <= 0:
+                    self._unload()
+                    left = None
+                self._changed.wait(left)
+            self._current = self._waiting.popleft()
+            return self._current
+
+    def _unload(self) -> None:
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = None
+
+    def _loaded(self) -> Runtime:
+        if self._runtime is None:
+            try:
+                self._runtime = self._load()
+            except (EdgespecError, OSError, MemoryError) as error:
+                why = str(error) or "there is not enough memory"
+                message = f"the model cannot be loaded again: {why}"
+                raise ApiError(503, message, code="model_unavailable", retry_after=30) from error
+        return self._runtime
+
+    def _answer(self, ticket: Ticket) -> None:
+        """One answer, to its end."""
+        runtime = self._loaded()
+        index, wish = ticket.wishes.popleft()
+        if wish.is_chat and not runtime.has_chat_template:
+            raise ApiError(
+                400,
+                f"{runtime.target.name} carries no chat template; use /v1/completions, or start the server "
+                "with --chat-template FILE",
+                param="messages",
+            )
+        prompt = _tokenized(runtime, wish)
+        options: GenerateOptions = {**wish.options, "on_round": self._observer.round}
+        generation = runtime.stream(prompt, **options)
+        with self._changed:
+            ticket.generation = generation
+            if ticket.cancelled:
+                generation.cancel()
+        ticket.tell(Started(index))
+        try:
+            self._say(ticket, index, generation, self._thinking(runtime, wish, prompt), runtime)
+        finally:
+            self._observer.answered(generation.stats, generation.finish_reason)
+            self.decision = runtime.policy.explain()
+
+    def _say(
+        self, ticket: Ticket, index: int, generation: Generation, thinking: Thinking | None, runtime: Runtime
+    ) -> None:
+        piece_of = runtime.target.tokenizer.piece
+        for token in generation:
+            said = Said("", token.text) if thinking is None else thinking.push(token.text)
+            ticket.tell(_piece(index, said, token, piece_of))
+        if thinking is not None:
+            ticket.tell(Piece(index, thinking.finish()))
+        assert generation.finish_reason is not None
+        ticket.tell(Ended(index, generation.finish_reason, generation.stats))
+
+    def _thinking(self, runtime: Runtime, wish: Wish, prompt: Sequence[int]) -> Thinking | None:
+        """What takes thoughts out of the answer, for models whose chat template knows of such."""
+        template = self._template or runtime.target.chat_template
+        if not wish.is_chat or template is None or BEGIN not in template:
+            return None
+        end = b"".join(map(runtime.target.tokenizer.piece, prompt[-8:]))
+        return Thinking(begun=end.rstrip().endswith(BEGIN.encode()))
+
+
+def _tokenized(runtime: Runtime, wish: Wish) -> list[int]:
+    """Raises ApiError for a prompt that cannot be one, ContextFull."""
+    field = "messages" if wish.is_chat else "prompt"
+    try:
+        prompt = runtime.tokenize(wish.prompt)
+    except UsageError as error:
+        raise ApiError(400, str(error), param=field) from error
+    if not prompt:
+        raise ApiError(400, "the prompt is empty; give some text", param=field)
+    return prompt
+
+
+def _piece(index: int, said: Said, token: Token, piece_of: Callable[[int], bytes]) -> Piece:
+    if token.logprob is None:
+        return Piece(index, said)
+    alternatives = [Likely(piece_of(id), logprob) for id, logprob in token.top_logprobs]
+    return Piece(index, said, Likely(piece_of(token.id), token.logprob), alternatives)
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "the server is about to end", code="shutting_down", retry_after=10)
