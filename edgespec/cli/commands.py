@@ -9,7 +9,6 @@ import sys
 import click
 
 from edgespec import __version__
-from edgespec.cli.bench import bench
 from edgespec.cli.chat import chat
 from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
