@@ -2,13 +2,10 @@
 #define EDGESPEC_AVX_VNNI 0
 
 #include "isa_avx2.h"
+#include "x86_features.h"
 
 namespace edgespec {
 extern const Kernels kAvx2;
-const Kernels kAvx2 = {"avx2", avx2::Simd::kMaxTokens,
-                       [] {
-                         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                                __builtin_cpu_supports("f16c");
-                       },
-                       avx2::quantize, avx2::multiply_tiles, avx2::attend, avx2::join};
+const Kernels kAvx2 = {"avx2", avx2::Simd::kMaxTokens, has_avx2, avx2::quantize,
+                       avx2::multiply_tiles, avx2::attend, avx2::join};
 }  // namespace edgespec

@@ -109,6 +109,6 @@ struct Simd {
 
 namespace edgespec {
 extern const Kernels kAvx512Vnni;
-const Kernels kAvx512Vnni = {"avx512vnni", avx512vnni::Simd::kMaxTokens, has_avx512vnni, avx512vnni::quantize, avx512vnni::multiply_tiles, avx512vnni::attend,
-                             avx512vnni::join};
+const Kernels kAvx512Vnni = {"avx512vnni", avx512vnni::Simd::kMaxTokens, has_avx512vnni, avx512vnni::quantize,
+                             avx512vnni::multiply_tiles, avx512vnni::attend, avx512vnni::join};
 }  // namespace edgespec
