@@ -249,6 +249,10 @@ class Runtime:
         """
         return self.stream(prompt, **options).run()
 
+    def generate_plain(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """As `generate`, without drafting: what speculation is compared with."""
+        return self._engine.generate(self.tokenize(prompt), _request(options), FixedDepth(0)).run()
+
     def chat(self, system: str | None = None) -> ChatSession:
         """A conversation that remembers its turns."""
         return ChatSession(self, system)

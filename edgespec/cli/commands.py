@@ -9,6 +9,7 @@ import sys
 import click
 
 from edgespec import __version__
+from edgespec.cli.bench import bench
 from edgespec.cli.chat import chat
 from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
@@ -41,5 +42,5 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
-for command in (run, chat, serve, explain, pull, models, convert, trim, probe):
+for command in (run, chat, serve, explain, pull, models, convert, trim, probe, bench):
     main.add_command(command)

@@ -35,8 +35,8 @@ class Engine:
         self._start = Lock()
         """held while a generation starts, so that no two do"""
 
-    def generate(self, prompt: Sequence[int], request: Request) -> Generation:
-        """Start generating behind `prompt` (token ids).
+    def generate(self, prompt: Sequence[int], request: Request, policy: Policy | None = None) -> Generation:
+        """Start generating behind `prompt` (token ids), under another policy than usual if one is given.
 
         An unfinished generation of the same thread ends. Raises UsageError while another thread's runs,
         and if the prompt is empty; ContextFull if the prompt does not fit.
@@ -54,7 +54,7 @@ class Engine:
                 raise UsageError("the runtime is closed; load it again")
             if self._current is not None:
                 self._current.give_way()
-            self._current = Generation(self, prompt, request)
+            self._current = Generation(self, prompt, request, policy or self.policy)
             return self._current
 
     def refuse_callbacks(self, what: str) -> None:
@@ -81,8 +81,8 @@ class Generation(Decoding):
     thread and takes effect before the next forward pass.
     """
 
-    def __init__(self, engine: Engine, prompt: Sequence[int], request: Request) -> None:
-        super().__init__(engine.target, engine.sequence, engine.drafters, engine.policy, prompt, request)
+    def __init__(self, engine: Engine, prompt: Sequence[int], request: Request, policy: Policy) -> None:
+        super().__init__(engine.target, engine.sequence, engine.drafters, policy, prompt, request)
         self._engine = engine
         self._tokens = self._steps()
         self._thread = current_thread()
