@@ -41,9 +41,17 @@ class FixedCache:
         belong to them."""
         self.binding = binding
         self._buffers = buffers
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         for (past, buffer), present in zip(buffers.items(), presents, strict=True):
             bind(binding.bind_input, past, buffer)
             bind(binding.bind_output, present, buffer)
+
+    def rebind(self, to: Any, name: str, buffer: Array, shape: tuple[int, ...]) -> None:
+        """As `bind`, if that is not what is bound already: it costs more than a look."""
+        place = (buffer.ctypes.data, shape)
+        if self._bound.get(name) != place:
+            bind(to, name, buffer, shape)
+            self._bound[name] = place
 
     def arrays(self, length: int) -> Mapping[str, Array]:
         return {name: _read(buffer, np.arange(length)) for name, buffer in self._buffers.items()}

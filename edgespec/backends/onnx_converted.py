@@ -174,17 +174,17 @@ class ConvertedModel:
         if self._pad and r == 1:
             r, self._rows[1] = 2, self._rows[0]
         self._last[0], self._total[...] = length + n - 1, length + n
-        bind(binding.bind_input, "input_ids", self._ids, (1, n))
-        bind(binding.bind_input, "rows", self._rows, (r,))
+        cache.rebind(binding.bind_input, "input_ids", self._ids, (1, n))
+        cache.rebind(binding.bind_input, "rows", self._rows, (r,))
         if self.tree:
             bias = self._see(length, n, parents)
-            bind(binding.bind_input, "position_ids", self._positions, (1, n))
+            cache.rebind(binding.bind_input, "position_ids", self._positions, (1, n))
             biases = {BIAS: bias, **{name: self._near(bias, size) for name, size in self._windows.items()}}
             for name, seen in biases.items():
                 bind(binding.bind_input, name, seen, (1, 1, n, length + n))
-        bind(binding.bind_output, "logits", self._yielded[at:], (1, r, self._yielded.shape[1]))
+        cache.rebind(binding.bind_output, "logits", self._yielded[at:], (1, r, self._yielded.shape[1]))
         for name, buffer in self.hidden.items():
-            bind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
+            cache.rebind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
         self.session.run_with_iobinding(binding)
         if self._head is not None:
             for wide, row in zip(self._logits[at : at + r], self._yielded[at:], strict=False):
