@@ -40,7 +40,7 @@ def main(
             prompt = plain.tokenize([{"role": "user", "content": line["turns"][0]}])
             texts.append((line["id"], prompt, plain.generate(prompt, max_tokens=tokens)))
     margins = None if exact else _margins(target, texts, 5 if depth == "auto" else int(depth) + 1)
-    k = None if depth == "auto" else int(depth)
+    k = "auto" if depth == "auto" else int(depth)
     accepted = rounds = different = 0
     with edgespec.load(target, draft=draft, backend=backend, draft_backend=backend, depth=k) as speculative:
         result = Equality(0.0 if margins is None else _threshold(margins))
