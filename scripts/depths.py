@@ -57,7 +57,7 @@ def main(
 ) -> None:
     settings = Settings(n_ctx=ctx)
     target_model = open_backend(resolve(target), backend, settings, 0)
-    draft_model = open_backend(resolve(draft), draft_backend, settings, 0)
+    draft_model = open_backend(resolve(draft), draft_backend, settings, 0, drafts=True)
     click.echo(f"target and draft: peak resident memory {_peak():.0f} MiB")
     pair = Engine(target_model, [DraftModel(draft_model)], FixedDepth(0))
     engines = {f"depth {k}": pair for k in depths.split(",")}

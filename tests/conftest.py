@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from closed_form import CHAT_TEMPLATE, write_gguf
-from pair import DRAFT, HOPELESS, TARGET, load
+from pair import DRAFT, HOPELESS, KEPT, TARGET, VOCABULARY, load
 from real_models import need_module
 
 from edgespec.backends.llama_cpp import LlamaCpp
@@ -39,6 +39,21 @@ def converted(model_files: Path) -> Path:
         for name in ("target", "draft", "hopeless"):
             convert(model_files / f"{name}.gguf")
     return model_files
+
+
+@pytest.fixture(scope="session")
+def trimmed(converted: Path) -> Path:
+    """`converted`, with the draft trimmed to `KEPT` and one end of a text."""
+    import numpy as np
+
+    from edgespec.convert.convert import convert
+    from edgespec.convert.head import Head
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(converted / "home"))
+        head = Head(np.array(sorted([*KEPT, VOCABULARY.eos]), np.int32))
+        convert(converted / "draft.gguf", portable=False, head=head)
+    return converted
 
 
 @pytest.fixture(scope="session")

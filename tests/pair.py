@@ -15,6 +15,8 @@ TARGET = NGram.random(0)
 DRAFT = NGram.random(1, near=TARGET, mix=0.8)
 HOPELESS = NGram.random(2, near=TARGET, mix=0.0)
 VOCABULARY = TARGET.vocabulary
+KEPT = tuple(VOCABULARY.id(piece) for piece in (b"a", b"i", b"n", b"s", b"t", b"y", b" ", b"er", b"\xe2"))
+"""ids of the trimmed draft's head: less than a half, and not even all markers"""
 
 
 def load(path: Path, **options: Any) -> Any:
@@ -31,5 +33,7 @@ def load(path: Path, **options: Any) -> Any:
 
 
 def model_path(folder: Path, name: str, runtime: str) -> Path:
-    """Where the fixture `model_files` (for "llama.cpp") or `converted` (for "onnx") puts a model."""
-    return folder / (f"{name}.gguf" if runtime == "llama.cpp" else f"{name}.onnx-edgespec")
+    """Where the fixture `model_files` (for "llama.cpp"), `converted` (for "onnx") or `trimmed` (for
+    "trimmed") puts a model."""
+    endings = {"llama.cpp": "gguf", "onnx": "onnx-edgespec", "trimmed": "onnx-trimmed"}
+    return folder / f"{name}.{endings[runtime]}"

@@ -33,6 +33,7 @@ class Tiny:
     type: str = "F32"
     """of the matrices"""
     biases: bool = False
+    head_bias: bool = False
     head_norms: bool = False
     post_norms: bool = False
     tied: bool = False
@@ -154,6 +155,8 @@ def _tensors(tiny: Tiny, rng: np.random.Generator) -> dict[str, np.ndarray]:
     if not tiny.tied:
         tensors["output.weight"] = matrix(len(VOCABULARY), tiny.width)
     tensors["output_norm.weight"] = vector(tiny.width, 1)
+    if tiny.head_bias:
+        tensors["output.bias"] = vector(len(VOCABULARY), 0)
     if tiny.divisors:
         tensors["rope_freqs.weight"] = np.linspace(1, 8, tiny.head // 2, dtype=np.float32)
     for i in range(tiny.layers):
