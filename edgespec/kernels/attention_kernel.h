@@ -20,10 +20,10 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 inline F load_cached(const float* p) { return Simd::load_floats(p); }
 inline F load_cached(const half* p) { return Simd::from_half(p); }
 
-// e^x for x <= 0, to about 1e-7; exactly 0 below -87.
+// e^x for x <= 0, to about 1e-7; exactly 0 below -87. What is not a number stays so.
 inline F exponential(F x) {
   constexpr float kMagic = 12582912.0f, kLeast = -87.0f;  // 1.5 · 2^23 leaves an integer in the low bits
-  F clamped = Simd::max(x, Simd::set1(kLeast));
+  F clamped = Simd::max(Simd::set1(kLeast), x);
   F shifted = Simd::fma(clamped, Simd::set1(1.44269504f), Simd::set1(kMagic));  // x / ln 2, rounded
   F n = Simd::add(shifted, Simd::set1(-kMagic));
   F rest = Simd::fma(n, Simd::set1(-0.693359375f), clamped);  // ln 2 in two parts

@@ -43,7 +43,7 @@ struct Simd {
   static F negated(F x) { return each<F>([&](size_t i) { return -x.v[i]; }); }
   static F mul(F a, F b) { return each<F>([&](size_t i) { return a.v[i] * b.v[i]; }); }
   static F add(F a, F b) { return each<F>([&](size_t i) { return a.v[i] + b.v[i]; }); }
-  static F max(F a, F b) { return each<F>([&](size_t i) { return std::max(a.v[i], b.v[i]); }); }
+  static F max(F a, F b) { return each<F>([&](size_t i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }  // NaN if b is
   static F fma(F a, F b, F c) { return each<F>([&](size_t i) { return std::fma(a.v[i], b.v[i], c.v[i]); }); }
 
   static I load_words(const uint32_t* p) { return each<I>([&](size_t i) { return int32_t(p[i]); }); }

@@ -226,6 +226,21 @@ def test_what_lies_behind_the_end_of_the_cache_is_never_read() -> None:
     np.testing.assert_array_equal(layer.feed(x[7:8]), fresh.feed(x[7:8]))
 
 
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_what_is_no_number_does_not_become_one(part: str) -> None:
+    case = Case()
+    x, at, group = tokens(case, 70), 40, case.heads // case.kv_heads
+    q, kv = case.heads * case.size, case.kv_heads * case.size
+    x[at, {"query": 0, "key": q, "value": q + kv}[part]] = np.nan
+    y = Layer(case).feed(x).reshape(len(x), case.heads, case.size)
+    if part == "query":
+        assert np.isnan(y[at, 0]).all() and np.isfinite(np.delete(y, at, axis=0)).all()
+    elif part == "key":
+        assert np.isnan(y[at:, :group]).all() and np.isfinite(y[:at]).all()
+    else:
+        assert np.isnan(y[at:, :group, 0]).all()
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
