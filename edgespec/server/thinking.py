@@ -24,32 +24,38 @@ class Thinking:
     def __init__(self, begun: bool = False) -> None:
         """begun: the prompt ended with the tag, as some chat templates have it."""
         self._held = ""
-        self._state = "thoughts" if begun else "start"
+        self._state = "opened" if begun else "start"
 
     def push(self, text: str) -> Said:
         """What is certain after `text` has come too."""
         self._held += text
-        reasoning = ""
+        reasoning = content = ""
         if self._state == "start":
             seen = self._held.lstrip()
             if len(seen) < len(BEGIN) and BEGIN.startswith(seen):
                 return Said("", "")
             self._state = "answer"
             if seen.startswith(BEGIN):
-                self._state, self._held = "thoughts", seen[len(BEGIN) :].lstrip("\n")
+                self._state, self._held = "opened", seen[len(BEGIN) :]
+        if self._state == "opened":
+            self._skip_lines("thoughts")
         if self._state == "thoughts":
             thoughts, tag, rest = self._held.partition(END)
             keep = 0 if tag else _possible_tag(thoughts)
             reasoning, self._held = thoughts[: len(thoughts) - keep], thoughts[len(thoughts) - keep :]
-            if not tag:
-                return Said(reasoning, "")
-            self._state, self._held = "gap", rest
-        if self._state == "gap":  # empty lines between the thoughts and the answer
-            self._held = self._held.lstrip("\n")
-            if self._held:
-                self._state = "answer"
-        content, self._held = self._held, ""
+            if tag:
+                self._state, self._held = "closed", rest
+        if self._state == "closed":
+            self._skip_lines("answer")
+        if self._state == "answer":
+            content, self._held = self._held, ""
         return Said(reasoning, content)
+
+    def _skip_lines(self, then: str) -> None:
+        """Drop the empty lines behind a tag; go on to `then` once something else has come."""
+        self._held = self._held.lstrip("\n")
+        if self._held:
+            self._state = then
 
     def finish(self) -> Said:
         """What was held back, now that the output has ended."""

@@ -1,0 +1,113 @@
+"""`edgespec serve` as users start and end it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .conftest import PATIENCE
+
+COMMAND = [sys.executable, "-m", "edgespec", "serve"]
+READY = re.compile(r"serving .* at (http://\S+)/v1")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "EDGESPEC_API_KEY"}
+    return kept | {"PYTHONUTF8": "1", **variables}
+
+
+@contextmanager
+def serving(*words: object, **variables: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """The process, once it serves, and a client."""
+    with subprocess.Popen(
+        [*COMMAND, *map(str, words), "--port", "0", "--threads", "1", "--draft", "ngram", "--depth", "2"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    ) as process:
+        try:
+            assert process.stderr
+            said = process.stderr.readline()
+            found = READY.search(said)
+            assert found, said + process.stderr.read()
+            with httpx.Client(base_url=found[1], timeout=PATIENCE, trust_env=False) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def refused(*words: object) -> str:
+    """What a command that is used wrongly says."""
+    ended = subprocess.run(
+        [*COMMAND, *map(str, words)], capture_output=True, text=True, env=environment(), timeout=PATIENCE
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end_it_finishes_the_answer(model_files: Path, ending: signal.Signals) -> None:
+    with serving(model_files / "target.gguf") as (process, client):
+        assert client.get("/v1/models").json()["data"][0]["id"] == "target"
+        body = {"prompt": "stay", "stream": True, "max_tokens": 200, "temperature": 0}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(ending)
+            *_, last = [line for line in lines if line]
+        assert last == "data: [DONE]"
+        assert process.wait(PATIENCE) in (-ending, 128 + ending)
+        assert process.stderr and "Traceback" not in process.stderr.read()
+
+
+def test_an_answer_that_takes_too_long_is_cut_off_with_an_error(endless_file: Path) -> None:
+    with serving(endless_file, "--grace", "0", "--ctx", 1 << 14) as (process, client):
+        body = {"prompt": "stay", "stream": True, "max_tokens": 16_000}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            *_, last = [line for line in lines if line]
+        assert "shutting_down" in last
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_the_key_may_come_from_the_environment(model_files: Path) -> None:
+    with serving(model_files / "target.gguf", "--name", "mine", EDGESPEC_API_KEY="sesame") as (_, client):
+        assert client.get("/v1/models").status_code == 401
+        listed = client.get("/v1/models", headers={"Authorization": "Bearer sesame"}).json()
+        assert listed["data"][0]["id"] == "mine"
+
+
+def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path) -> None:
+    assert "--api-key" in refused(model_files / "target.gguf", "--host", "0.0.0.0")
+    with serving(model_files / "target.gguf", "--host", "0.0.0.0", "--no-key") as (_, client):
+        assert client.get("/v1/models", headers={"Host": "raspberrypi.local"}).status_code == 200
+
+
+def test_a_foreign_name_is_refused(model_files: Path) -> None:
+    with serving(model_files / "target.gguf") as (_, client):
+        assert client.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = refused(tmp_path / "missing.gguf", "--port", taken.getsockname()[1])
+    assert "cannot listen on 127.0.0.1" in said
+
+
+def test_a_model_that_is_not_there_is_said() -> None:
+    assert "no-such-model" in refused("no-such-model", "--port", "0")

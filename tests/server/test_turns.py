@@ -1,0 +1,201 @@
+"""Who is answered when: slots are freed by clients that leave, and never held by slow ones."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import edgespec
+from edgespec.server import exchange
+
+from .conftest import PATIENCE, Server, loader, served, turns, until
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ENDLESS = {"prompt": "stay", "temperature": 0}
+
+
+@contextmanager
+def busy(server: Server) -> Iterator[None]:
+    """While the server is held within an answer, between two rounds."""
+    gate = server.gate
+    gate.reached.clear()
+    gate.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(server.complete, "stay", temperature=0, max_tokens=5)
+        assert gate.reached.wait(PATIENCE)
+        yield
+        gate.open.set()
+        assert first.result()["usage"]["completion_tokens"] == 5
+
+
+def leaving(server: Server, path: str, body: dict[str, Any]) -> Callable[[], None]:
+    """Ask, over a bare connection; the result hangs up."""
+    content = httpx.Request("POST", server.url + path, json=body)
+    head = "".join(f"{name}: {value}\r\n" for name, value in content.headers.items())
+    address = (content.url.host, content.url.port)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(address)
+    connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + content.read())
+    return connection.close
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (TEXT, ENDLESS | {"max_tokens": 8000}),
+        (TEXT, ENDLESS | {"max_tokens": 8000, "stream": True}),
+        (TEXT, ENDLESS | {"max_tokens": 8000, "n": 5}),
+        (CHAT, {"messages": turns("stay"), "stream": True}),
+    ],
+)
+def test_a_client_that_leaves_frees_its_slot_within_a_round(
+    endless: Server, path: str, body: dict[str, Any]
+) -> None:
+    gate = endless.gate
+    gate.open.clear()
+    leave = leaving(endless, path, body)
+    assert gate.reached.wait(PATIENCE)
+    ticket = endless.turns._current
+    assert ticket is not None
+    leave()
+    until(lambda: ticket.cancelled)
+    rounds = gate.registry.get_sample_value("edgespec_round_depth_count")
+    gate.open.set()
+    until(lambda: not endless.turns.answering)
+    assert gate.registry.get_sample_value("edgespec_round_depth_count") == rounds
+    assert gate.registry.get_sample_value("edgespec_answers_total", {"finish_reason": "cancelled"}) == 1
+    assert endless.complete("stay", max_tokens=3)["choices"]
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_the_queue(endless: Server) -> None:
+    with busy(endless):
+        leave = leaving(endless, TEXT, ENDLESS)
+        until(lambda: endless.turns.waiting == 1)
+        leave()
+        until(lambda: endless.turns.waiting == 0)
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(endless: Server) -> None:
+    with busy(endless), ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(endless.complete, "my user", max_tokens=3) for _ in range(2)]
+        until(lambda: endless.turns.waiting == 2)
+        for stream in (False, True):
+            refused = endless.post(TEXT, ENDLESS | {"stream": stream})
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "queue_full"
+        endless.gate.open.set()
+        assert all(one.result()["usage"]["completion_tokens"] == 3 for one in waiting)
+    assert endless.complete("stay", max_tokens=3)["choices"]
+
+
+def test_a_client_that_reads_nothing_holds_no_slot_and_is_given_up(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "STALLED_SECONDS", 0.2)
+    endless.gate.open.clear()
+    endless.gate.reached.clear()
+    leave = leaving(endless, TEXT, ENDLESS | {"max_tokens": 1500, "stream": True, "logprobs": 20})
+    assert endless.gate.reached.wait(PATIENCE)
+    ticket = endless.turns._current
+    assert ticket is not None
+    endless.gate.open.set()
+    assert endless.complete("stay", max_tokens=3)["choices"]  # after the other's turn, which ended
+    assert endless.gate.registry.get_sample_value("edgespec_answers_total", {"finish_reason": "length"}) == 2
+    until(lambda: ticket.cancelled)
+    leave()
+
+
+def test_a_request_for_many_answers_lets_others_in_between(endless: Server) -> None:
+    ended: list[str] = []
+
+    def ask(name: str, n: int) -> None:
+        endless.complete("stay", n=n, max_tokens=3)
+        ended.append(name)
+
+    gate = endless.gate
+    gate.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        many: Future[None] = pool.submit(ask, "many", 5)
+        assert gate.reached.wait(PATIENCE)
+        one: Future[None] = pool.submit(ask, "one", 1)
+        until(lambda: endless.turns.waiting == 1)
+        gate.open.set()
+        many.result()
+        one.result()
+    assert ended == ["one", "many"]
+
+
+def test_answers_of_many_clients_are_not_mixed(endless: Server) -> None:
+    prompts = ["stay", "my user", "yes", "sister"]
+    alone = [endless.complete(p, temperature=0, max_tokens=20)["choices"] for p in prompts]
+
+    def ask(prompt: str) -> Any:
+        while (got := endless.post(TEXT, {"prompt": prompt, "temperature": 0, "max_tokens": 20})).is_error:
+            assert got.status_code == 429
+        return got.json()["choices"]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, prompts * 3)) == alone * 3
+
+
+def test_idle_models_leave_memory_and_come_back(model_files: Path) -> None:
+    with served(loader(model_files / "target.gguf", n_ctx=64), idle_unload=0.1) as server:
+        before = server.complete("stay", temperature=0, max_tokens=5)["choices"]
+        until(lambda: not server.turns.loaded)
+        assert not server.http.get("/v1/edgespec/stats").json()["loaded"]
+        assert server.complete("stay", temperature=0, max_tokens=5)["choices"] == before
+
+
+def test_models_that_do_not_come_back_are_said_to_be_unavailable(model_files: Path) -> None:
+    load = loader(model_files / "target.gguf", n_ctx=64)
+    broken = threading.Event()
+
+    def sometimes() -> edgespec.Runtime:
+        if broken.is_set():
+            raise edgespec.ModelError("the file is gone")
+        return load()
+
+    with served(sometimes, idle_unload=0.05) as server:
+        until(lambda: not server.turns.loaded)
+        broken.set()
+        refused = server.post(TEXT, ENDLESS)
+        assert refused.status_code == 503
+        assert "the file is gone" in refused.json()["error"]["message"]
+        assert "retry-after" in refused.headers
+        broken.clear()
+        assert server.complete("stay", max_tokens=3)["choices"]
+
+
+def test_a_failure_fails_its_request_only(endless: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise edgespec.BackendError("the pass failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(endless.gate, "round", fail)
+        failed = endless.post(TEXT, ENDLESS)
+        assert failed.status_code == 500
+        assert "the pass failed" in failed.json()["error"]["message"]
+        with endless.http.stream("POST", TEXT, json=ENDLESS | {"stream": True}) as response:
+            lines = [line for line in response.iter_lines() if line and not line.startswith(":")]
+        assert len(lines) == 1
+        assert '"error":{"message":"the pass failed"' in lines[0]
+    assert endless.complete("stay", max_tokens=3)["choices"]
+
+
+def test_a_server_that_ends_refuses_what_waits(endless: Server) -> None:
+    with busy(endless), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(endless.post, TEXT, ENDLESS)
+        until(lambda: endless.turns.waiting == 1)
+        endless.turns.refuse()
+        assert waiting.result().status_code == 503
+        assert endless.post(TEXT, ENDLESS).json()["error"]["code"] == "shutting_down"
