@@ -44,6 +44,9 @@ LEAST_HORIZON = 64
 as many as there were so far: what has lasted goes on about as long"""
 RISK = 0.015
 """of plain decoding's time may be lost in a generation, at worst"""
+HICCUP = 1.5
+"""times what a round should have taken: beyond, the machine was busy otherwise, and the purse is not
+to blame"""
 STALE = 32
 """tokens after which a drafter that is not used is worth another look, if the ledger allows"""
 PLAIN = ""
@@ -269,7 +272,9 @@ class Controller:
     def observe(self, finished: Round) -> None:
         emitted = len(finished.emitted)
         self._made += emitted
-        self._gained += emitted * self.target.seconds(1, finished.verify.length) - finished.seconds
+        if finished.drafter is not None:
+            plain = emitted * self.target.seconds(1, finished.verify.length)
+            self._gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
         lost = finished.seconds - emitted / self._rate if self._probing else 0.0
         self.ledger.add(finished.seconds, lost)
         self._probing = False
@@ -279,6 +284,13 @@ class Controller:
         self._plain_age = 0 if plain else self._plain_age + 1
         for name in self._ages:
             self._ages[name] = 0 if name == finished.drafter else self._ages[name] + emitted
+
+    def _expected(self, finished: Round) -> float:
+        """What a round should have taken, in seconds."""
+        step, arm = finished.verify, self.arms.get(finished.drafter or "")
+        cost = arm.cost if arm else None
+        drafts = sum(cost.seconds(s.n, s.length) for s in finished.draft_steps) if cost else 0.0
+        return self.target.seconds(step.n, step.length) + drafts
 
     def _observe_costs(self, finished: Round) -> None:
         step = finished.verify

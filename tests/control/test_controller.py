@@ -222,3 +222,14 @@ def test_what_a_run_learned_is_there_in_the_next() -> None:
 def test_nonsense_between_runs_is_no_error(kept: dict[str, Any]) -> None:
     assert priors.recall(kept, "model", priors.MODEL).level > 0.5
     assert priors.recall_ledger(kept) == Ledger()
+
+
+def test_a_busy_machine_does_not_empty_the_purse() -> None:
+    policy = controller(accept=0.95)
+    policy.choose([MODEL], list(range(100)), 20)
+    assert policy.decision.depth > 0
+    for _ in range(3):  # plain rounds, and drafted ones, that took ten times as long as usual
+        policy.observe(finished(0, 0, None, 10.0))
+        policy.observe(finished(4, 4, "model", 10.0))
+    policy.choose([MODEL], list(range(100)), 20)
+    assert policy.decision.depth > 0
