@@ -89,7 +89,7 @@ struct Simd {
     return vdotq_laneq_s32(sum, as_signed<bits>(w[3]), x, 3);
   }
 #else
-  // Products are added in 16 bits as long as they fit: eight of 8-bit quants would not, two do.
+  // Products are added in 16 bits as long as they fit: four of 8-bit quants would not, two do.
   template <int bits>
   static I half_dot(const U* w, const int8_t* a, int32_t start) {
     constexpr int kSafe = bits == 8 ? 2 : 4;

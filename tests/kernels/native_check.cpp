@@ -1,6 +1,7 @@
 // Checks every instruction set of this processor, without Python, so that it also runs under an emulator:
-// each against the portable code, bit for bit, and the portable code against sums in double precision of
-// weights that are taken apart here as tile_formats.h describes them.
+// products of each against the portable code, bit for bit, and the portable code against sums in double
+// precision of weights that are taken apart here as tile_formats.h describes them; attention of each against
+// double precision, and a token's among others against its own alone, bit for bit.
 //
 //   native_check           all of that; the exit status says whether it passed
 //   native_check --best    the name of the path that this processor takes
@@ -22,13 +23,14 @@
 #include <unistd.h>
 #endif
 
-#include "tile_formats.h"
+#include "kernels.h"
 
 using namespace edgespec;
 
-// See op.cpp.
+// See library.cpp.
 extern "C" int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int64_t outputs, int64_t inputs,
                                const float* bias, const float* x, int64_t tokens, float* y);
+extern "C" int edgespec_attention(const char* isa, const Attention* attention, float* y);
 extern "C" const char* edgespec_isa();
 
 namespace {
@@ -188,7 +190,7 @@ bool portable_is_accurate(const Format& format, const Shape& shape, Random& rand
   const std::vector<uint8_t> tiles = random_tiles(format, shape.outputs, shape.inputs, random);
   const std::vector<float> x = exact_activations(kFew, shape.inputs, random);
   const std::vector<float> y = multiply("scalar", format, tiles, shape.outputs, shape.inputs, nullptr, x);
-  double worst = 0;
+  bool good = true;
   for (int64_t n = 0; n < shape.outputs; n++) {
     double exact[kFew] = {}, size[kFew] = {};
     for (int64_t k = 0; k < shape.inputs; k++) {
@@ -199,13 +201,11 @@ bool portable_is_accurate(const Format& format, const Shape& shape, Random& rand
         size[m] += std::fabs(product);
       }
     }
-    for (int m = 0; m < kFew; m++)
-      worst = std::fmax(worst, std::fabs(y[m * shape.outputs + n] - exact[m]) / (size[m] + 1e-30));
+    for (int m = 0; m < kFew; m++)  // false for what is not a number, too
+      good &= std::fabs(y[m * shape.outputs + n] - exact[m]) <= 1e-5 * size[m];
   }
-  if (worst < 1e-5) return true;
-  std::printf("scalar %s %d x %d: off by %g of the sum of magnitudes\n", format.name, int(shape.outputs),
-              int(shape.inputs), worst);
-  return false;
+  if (!good) std::printf("scalar %s %d x %d: not accurate\n", format.name, int(shape.outputs), int(shape.inputs));
+  return good;
 }
 
 // A path on any activations against the portable code, each token alone.
@@ -223,7 +223,102 @@ bool same_bits(const char* path, const Format& format, const Shape& shape, const
   return true;
 }
 
-bool check(const std::vector<const char*>& paths) {
+// A layer whose last tokens are asked for. Keys and values: what float16 holds, once more as float32.
+struct Layer {
+  static constexpr int64_t kHeads = 6, kKvHeads = 2, kGroup = 3, kTotal = 600, kCapacity = 608, kTokens = 7;
+  int64_t size, window;
+  std::vector<half> half_keys, half_values;
+  std::vector<float> keys, values, queries;  // queries: [tokens][heads][size]
+
+  Layer(int64_t size, int64_t window, Random& random) : size(size), window(window) {
+    for (auto cache : {&half_keys, &half_values}) {
+      cache->resize(static_cast<size_t>(kKvHeads * kCapacity * size));
+      for (half& number : *cache) number = random_half(random);
+    }
+    for (half h : half_keys) keys.push_back(static_cast<float>(value(h)));
+    for (half h : half_values) values.push_back(static_cast<float>(value(h)));
+    queries = any_activations(kTokens * kHeads, size, random);
+  }
+
+  Span visible(int64_t token) const {
+    const int64_t end = kTotal - kTokens + token + 1;
+    return {window ? end - window : 0, end};
+  }
+
+  std::vector<float> attended(const char* path, bool halves, int64_t first, int64_t tokens) const {
+    std::vector<float> turned, partial, y(static_cast<size_t>(tokens * kHeads * size));
+    for (int64_t head = 0; head < kKvHeads; head++)
+      for (int64_t t = first; t < first + tokens; t++) {
+        const auto from = queries.begin() + (t * kHeads + head * kGroup) * size;
+        turned.insert(turned.end(), from, from + kGroup * size);
+      }
+    std::vector<Span> spans;
+    for (int64_t t = first; t < first + tokens; t++) spans.push_back(visible(t));
+    Attention a{};
+    a.heads = kHeads, a.kv_heads = kKvHeads, a.size = size, a.capacity = kCapacity, a.tokens = tokens;
+    a.total = spans.back().end;
+    a.halves = halves;
+    a.keys = halves ? static_cast<const void*>(half_keys.data()) : keys.data();
+    a.values = halves ? static_cast<const void*>(half_values.data()) : values.data();
+    a.queries = turned.data();
+    a.visible = spans.data();
+    partial.resize(static_cast<size_t>(kHeads * a.spans() * tokens * (2 + size)));
+    a.partial = partial.data();
+    edgespec_attention(path, &a, y.data());
+    return y;
+  }
+
+  // One head of one token, in double precision.
+  std::vector<double> exact(int64_t token, int64_t head) const {
+    const Span span = visible(token);
+    const float* q = queries.data() + (token * kHeads + head) * size;
+    const float* k = keys.data() + head / kGroup * kCapacity * size;
+    const float* v = values.data() + head / kGroup * kCapacity * size;
+    std::vector<double> y(static_cast<size_t>(size));
+    double total = 0;
+    for (int64_t p = span.begin; p < span.end; p++) {
+      double score = 0;  // small enough to need no maximum
+      for (int64_t d = 0; d < size; d++) score += double{q[d]} * k[(p / kRows * size + d) * kRows + p % kRows];
+      total += std::exp(score);
+      for (int64_t d = 0; d < size; d++) y[d] += std::exp(score) * v[p * size + d];
+    }
+    for (double& number : y) number /= total;
+    return y;
+  }
+};
+
+bool attention_is_right(const char* path, const Layer& layer, bool halves) {
+  const std::vector<float> y = layer.attended(path, halves, 0, Layer::kTokens);
+  bool good = true;
+  for (int64_t t = 0; t < Layer::kTokens; t++) {
+    const float* row = y.data() + t * Layer::kHeads * layer.size;
+    const std::vector<float> alone = layer.attended(path, halves, t, 1);
+    good &= std::memcmp(row, alone.data(), sizeof(float) * alone.size()) == 0;
+    for (int64_t head = 0; head < Layer::kHeads; head++) {
+      const std::vector<double> exact = layer.exact(t, head);
+      for (int64_t d = 0; d < layer.size; d++) good &= std::fabs(row[head * layer.size + d] - exact[d]) <= 2e-5;
+    }
+  }
+  if (!good)
+    std::printf("%s attention, heads of %d, window %d%s: wrong\n", path, int(layer.size), int(layer.window),
+                halves ? ", float16" : "");
+  return good;
+}
+
+bool check_attention(const std::vector<const char*>& paths) {
+  Random random{2};
+  bool good = true;
+  for (int64_t size : {16, 48, 80, 128}) {
+    for (int64_t window : {0, 50, 560}) {
+      const Layer layer(size, window, random);
+      for (const char* path : paths)
+        for (bool halves : {false, true}) good &= attention_is_right(path, layer, halves);
+    }
+  }
+  return good;
+}
+
+bool check_products(const std::vector<const char*>& paths) {
   Random random{1};
   bool good = true;
   for (const Format& format : kFormats) {
@@ -256,9 +351,13 @@ struct Work {
   std::vector<uint8_t> tiles;
   std::vector<float> x;
 
-  Work(char** arguments) : path(arguments[0]), format(kFormats), outputs(std::atoi(arguments[3])), inputs(std::atoi(arguments[4])) {
+  Work(char** arguments) : path(arguments[0]), format(nullptr), outputs(std::atoi(arguments[3])), inputs(std::atoi(arguments[4])) {
     for (const Format& f : kFormats)
       if (std::strcmp(f.name, arguments[1]) == 0) format = &f;
+    if (!format || outputs < 1 || outputs > 64 || inputs < 1) {
+      std::fprintf(stderr, "a type of ggml's, 1 to 64 outputs and some inputs are needed\n");
+      std::exit(2);
+    }
     tiles.assign(static_cast<size_t>(4 * inputs / format->inputs) * format->bytes, 0x11);
     x.assign(static_cast<size_t>(std::atoi(arguments[2]) * inputs), 1.0f);
   }
@@ -309,8 +408,8 @@ int main(int count, char** arguments) {
   std::vector<const char*> paths;
   for (const char* path : {"scalar", "avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"})
     if (available(path)) paths.push_back(path);
-  const bool good = check(paths);
-  std::printf("%s:", good ? "the same bits on all paths" : "FAILED");
+  const bool products = check_products(paths), attention = check_attention(paths), good = products && attention;
+  std::printf("%s:", good ? "products of the same bits, and right attention, on all paths" : "FAILED");
   for (const char* path : paths) std::printf(" %s", path);
   std::printf("\n");
   return good ? 0 : 1;
