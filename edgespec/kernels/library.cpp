@@ -7,8 +7,8 @@
 
 EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
   const ort::Api* api = base->get(ort::kVersion);
-  if (!api) return nullptr;  // too old to tell it so; loading the model will fail
-  ort::CustomOpDomain* domain = nullptr;
+  if (!api) return edgespec::invalid(base->get(1), "edgespec's operators need ONNX Runtime 1.17 or newer");
+  ort::CustomOpDomain* domain = nullptr;  // never released: sessions refer to it
   RETURN_IF_FAILED(api->call<ort::CreateCustomOpDomain>("edgespec", &domain));
   for (const ort::CustomOp* op : {edgespec::matmul_op(), edgespec::gather_op(), edgespec::attention_op(),
                                   edgespec::half_attention_op()})
@@ -38,6 +38,20 @@ EXPORT int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int6
   edgespec::multiply(*chosen, matrix, bias, x, tokens, y, memory, [](void (*task)(void*, size_t), size_t n, void* job) {
     for (size_t i = 0; i < n; i++) task(job, i);
   });
+  return 0;
+}
+
+// Likewise attention, of whose memory kernels.h tells: y float32 [tokens, heads · size]. 0, or -1 if the
+// instruction set is not to be had.
+EXPORT int edgespec_attention(const char* isa, const edgespec::Attention* attention, float* y) {
+  const edgespec::Kernels* chosen = edgespec::kernels(isa);
+  if (!chosen) return -1;
+  const edgespec::Attention& a = *attention;
+  for (int64_t head = 0; head < a.kv_heads; head++)
+    for (int64_t span = 0; span < a.spans(); span++) chosen->attend(a, head, span);
+  for (int64_t token = 0; token < a.tokens; token++)
+    for (int64_t head = 0; head < a.kv_heads; head++)
+      chosen->join(a, head, token, y + (token * a.heads + head * a.group()) * a.size);
   return 0;
 }
 

@@ -29,6 +29,7 @@ def multiply(
 ) -> np.ndarray | None:
     """float32 [tokens, inputs] · tilesᵀ (+ bias) → float32 [tokens, outputs]; None: not on this processor."""
     tokens, inputs = x.shape
+    x = np.ascontiguousarray(x, np.float32)  # kept until the call is over
     y = np.full((tokens, outputs), np.nan, np.float32)
     status = _library().edgespec_matmul(
         path.encode(),
@@ -37,7 +38,7 @@ def multiply(
         outputs,
         inputs,
         None if bias is None else bias.ctypes.data,
-        np.ascontiguousarray(x, np.float32).ctypes.data,
+        x.ctypes.data,
         tokens,
         y.ctypes.data,
     )

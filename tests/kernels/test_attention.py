@@ -13,10 +13,6 @@ from onnx import TensorProto, helper
 
 from edgespec.kernels import library
 
-pytestmark = pytest.mark.skipif(
-    library.unavailable() is not None, reason=f"no kernels: {library.unavailable()}"
-)
-
 Floats = NDArray[np.float32]
 POSITIONS = 1400
 

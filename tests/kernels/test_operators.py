@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -114,6 +115,28 @@ def test_sizes_that_describe_no_matrix_are_refused(
 ) -> None:
     with pytest.raises(Exception, match="do not describe a packed matrix"):
         operator(op, type_, outputs, inputs, np.zeros(288, np.uint8))
+
+
+def test_a_runtime_that_is_too_old_is_told_so() -> None:
+    """One whose table is to be had for version 1 only, with the function that makes a status."""
+    messages: list[bytes] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    def create_status(code: int, message: bytes) -> int:
+        messages.append(message)
+        return 1
+
+    table = (ctypes.c_void_p * 1)(ctypes.cast(create_status, ctypes.c_void_p))
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+    def get(version: int) -> int | None:
+        return ctypes.addressof(table) if version == 1 else None
+
+    base = (ctypes.c_void_p * 2)(ctypes.cast(get, ctypes.c_void_p), None)
+    register = ctypes.CDLL(str(library.path())).RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    assert register(None, base) == 1
+    assert messages == [b"edgespec's operators need ONNX Runtime 1.17 or newer"]
 
 
 def in_a_process(code: str, path: str) -> str:
