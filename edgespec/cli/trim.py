@@ -22,8 +22,8 @@ import click
     multiple=True,
     metavar="FILE",
     help="A text file like what will be generated, best with answers of the target; may be repeated. "
-    "Without one the lowest ids stay: those of a BPE vocabulary are in the order of its merges, so the "
-    "first ones are the most frequent.",
+    "Where it tells little, and without one, the lowest ids stay: those of a BPE vocabulary are in the order "
+    "of its merges, so the first ones are the most frequent.",
 )
 @click.option(
     "--small",

@@ -2,8 +2,9 @@
 
 A draft reads its whole head for every token, and most of a large vocabulary is hardly ever drafted. What
 is not in the head cannot be drafted: that costs acceptance, never quality. Kept are the markers, whatever
-is needed to spell anything, and of the rest what is most frequent in a corpus. Without one the lowest ids:
-those of a BPE vocabulary are in the order of its merges, so the first ones are the most frequent.
+is needed to spell anything, and of the rest what is most frequent in a corpus, or, where it tells little
+or there is none, the lowest ids: those of a BPE vocabulary are in the order of its merges, so the first
+ones are the most frequent.
 """
 
 from __future__ import annotations
@@ -71,11 +72,19 @@ def choose_head(
             progress.advance(len(text.encode()))
     if corpus and not counts.any():
         raise UsageError(f"there is no text in {', '.join(map(str, corpus))}; name other files")
-    order = counts.copy()
-    order[needed] = np.iinfo(np.int64).max
-    ids = np.sort(np.argsort(-order, kind="stable")[:keep]).astype(np.int32)
-    total, covered = int(counts.sum()), int(counts[ids].sum())
+    total = int(counts.sum())
+    expected = counts / max(1, total) + _by_rank(known)
+    expected[needed] = np.inf
+    ids = np.sort(np.argsort(-expected, kind="stable")[:keep]).astype(np.int32)
+    covered = int(counts[ids].sum())
     return Head(ids, tuple(file.name for file in corpus), total, covered)
+
+
+def _by_rank(n: int) -> NDArray[np.float64]:
+    """How frequent ids are without a corpus, by Zipf's law. It weighs as much as the corpus, so that what
+    is rare in one that is small, or unlike what will be generated, does not replace low ids."""
+    shares: NDArray[np.float64] = 1 / (np.arange(n) + 10.0)
+    return shares / float(shares.sum())
 
 
 def _pieces(file: Path) -> Iterator[str]:
