@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -64,7 +65,8 @@ class Service:
     async def _complete(
         self, request: Request, kind: type[ChatRequest] | type[CompletionRequest], form: Form
     ) -> Response:
-        asked = parse(kind, await read_body(request, self._limits.max_body))
+        body = await read_body(request, self._limits.max_body)
+        asked = await asyncio.to_thread(parse, kind, body)  # a malicious one takes seconds
         self._check_model(asked.model)
         ticket = Ticket(_wishes(asked), asked.model_fields_set)
         answers = Answers(ticket, form, self._model, asked.choices)

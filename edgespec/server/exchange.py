@@ -97,39 +97,40 @@ class EventStream(Response):
         self._done = done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(receive))
-        pending: asyncio.Future[Any] | None = None
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._stream(gone, send)
+        except (asyncio.TimeoutError, OSError):
+            pass  # the client takes nothing, or is gone
+        finally:
+            gone.cancel()
+            self._done()
 
+    async def _stream(self, gone: asyncio.Future[None], send: Send) -> None:
         async def tell(text: str, more: bool = True) -> None:
             message = {"type": "http.response.body", "body": text.encode(), "more_body": more}
             await asyncio.wait_for(send(message), STALLED_SECONDS)
 
+        await tell(_event(self._first))
+        following = asyncio.ensure_future(self._next())
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await tell(_event(self._first))
             while True:
-                pending = pending or asyncio.ensure_future(self._next())
-                await asyncio.wait(
-                    {pending, gone}, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
+                either: set[asyncio.Future[Any]] = {following, gone}
+                await asyncio.wait(either, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if gone.done():
                     return
-                if not pending.done():
+                if not following.done():
                     await tell(_event(None))
                     continue
-                await tell(_event(pending.result()))
-                pending = None
+                await tell(_event(following.result()))
+                following = asyncio.ensure_future(self._next())
         except StopAsyncIteration:
             await tell("data: [DONE]\n\n", more=False)
         except ApiError as error:
             await tell(_event(error.body), more=False)
-        except (asyncio.TimeoutError, OSError):
-            return  # the client takes nothing, or is gone
         finally:
-            gone.cancel()
-            if pending is not None:
-                pending.cancel()
-            self._done()
+            following.cancel()
 
     async def _next(self) -> Chunk:
         return await self._chunks.__anext__()

@@ -25,6 +25,7 @@ from typing_extensions import Self
 
 from edgespec.runtime import GenerateOptions, Prompt
 from edgespec.server.errors import ApiError
+from edgespec.terminal.visible import shorten
 
 CHOICES = 128
 """answers to one request, at most"""
@@ -159,7 +160,7 @@ class ChatMessage(_Strict):
     role: Literal["system", "developer", "user", "assistant"] = Field(
         description="developer is another word for system."
     )
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     reasoning_content: str | None = Field(None, description="Handed to the chat template.")
     name: Ignored = None
     refusal: Annotated[JsonValue, _Unless("it cannot be told to a model here")] = None
@@ -181,7 +182,7 @@ class ChatMessage(_Strict):
 class ChatRequest(Completing):
     """The body of /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: Count | None = Field(None, description="The newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -226,13 +227,15 @@ class ChatRequest(Completing):
         return options
 
 
-Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=CHOICES, fail_fast=True)]
+IdLists = Annotated[list[Ids], Field(min_length=1, max_length=CHOICES, fail_fast=True)]
 
 
 class CompletionRequest(Completing):
     """The body of /v1/completions."""
 
-    prompt: str | Ids | Annotated[list[str] | list[Ids], Field(min_length=1, max_length=CHOICES)]
+    prompt: str | Ids | Texts | IdLists
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="Report this many alternatives to each token."
     )
@@ -272,31 +275,40 @@ Body = TypeVar("Body", bound=_Strict)
 def parse(model: type[Body], body: bytes) -> Body:
     """The request that a body holds. Raises ApiError that names the first wrong field."""
     try:
-        return model.model_validate_json(body)
+        given = from_json(body)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(given, dict):
+        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    for name in given:
+        if name not in model.model_fields:
+            raise _unknown(shorten(name))
+    try:
+        return model.model_validate(given)
     except ValidationError as error:
-        raise _as_api_error(error.errors(include_url=False), body) from None
+        raise _as_api_error(error.errors(include_url=False, include_input=False), given) from None
 
 
-def _as_api_error(errors: Sequence[ErrorDetails], body: bytes) -> ApiError:
+def _as_api_error(errors: Sequence[ErrorDetails], given: Mapping[str, Any]) -> ApiError:
     """The first of Pydantic's errors. A value that may be of several types has an error for each: those
     that got furthest into it are told together."""
     first = errors[0]
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {first['msg']}", code="invalid_json")
-    given = from_json(body)
-    if not isinstance(given, dict):
-        return ApiError(400, "the body must be a JSON object", code="invalid_json")
-    places = [(_place(given, e), e) for e in errors if e["loc"][:1] == first["loc"][:1]]
+    places = [(_place(given, e), e) for e in errors[:100] if e["loc"][:1] == first["loc"][:1]]
     deepest = max((place for place, _ in places), key=lambda place: place.count("."))
     told = [e for place, e in places if place == deepest]
     kind = told[0]["type"]
-    message = "; or: ".join(dict.fromkeys(e["msg"] for e in told))
     if kind == "extra_forbidden":
-        message = "there is no such field here"
+        return _unknown(shorten(deepest))
+    message = "; or: ".join(dict.fromkeys(_WORDS.get(e["type"], e["msg"]) for e in told))
     return ApiError(400, f"{deepest}: {message}", code=_CODES.get(kind, "invalid_value"), param=deepest)
 
 
-_CODES = {"unsupported": "unsupported", "missing": "missing", "extra_forbidden": "unknown_field"}
+def _unknown(name: str) -> ApiError:
+    return ApiError(400, f"{name}: there is no such field here", code="unknown_field", param=name)
+
+
+_WORDS = {"model_type": "Input should be an object", "list_type": "Input should be an array"}
+_CODES = {"unsupported": "unsupported", "missing": "missing"}
 
 
 def _place(given: Mapping[str, Any], error: ErrorDetails) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SETS_UP = re.compile(r"scripts/(demo|test)\b|pip install")
 """what the test run itself has done already"""
+SERVES = "edgespec serve "
+PORT = "8000"
+"""on the pages"""
 MODELS = re.compile(r"\b(smollm2-135m|qwen2\.5-coder|gemma3-270m)\b")
 
 
@@ -44,24 +51,61 @@ def need_models(text: str) -> None:
         need(name)
 
 
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "EDGESPEC_API_KEY"}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
-        arguments, cwd=ROOT, env=environment, input="", capture_output=True, text=True, timeout=300
+        arguments, cwd=ROOT, env=environment(), input="", capture_output=True, text=True, timeout=300
     )
+
+
+def server_of(page: str) -> str | None:
+    """The page's command that serves, and does not end by itself, if it has one."""
+    return next((line for name, line in commands() if name == page and SERVES in line), None)
+
+
+@contextmanager
+def serving(command: str | None) -> Iterator[str]:
+    """While the server that a page starts runs; its port. It is another one than on the page."""
+    if command is None:
+        yield PORT
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = shlex.split(command.replace(PORT, port))
+    with subprocess.Popen(words, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr
+        try:
+            said = next((line for line in server.stderr if f"{port}/v1" in line), None)
+            assert said, "it ended instead of serving"
+            yield port
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 130
+        finally:
+            server.kill()
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_the_documented_command_runs(page: str, command: str) -> None:
-    need_models(command)
-    done = run(shlex.split(command))
+    server = server_of(page)
+    need_models(f"{server} {command}")
+    with serving(server) as port:
+        if command == server:
+            return
+        done = run(shlex.split(command.replace(PORT, port)))
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("page", "example"), examples())
 def test_the_documented_python_example_runs(page: str, example: str) -> None:
-    need_models(example)
-    done = run([sys.executable, "-c", example])
+    server = server_of(page)
+    need_models(f"{server} {example}")
+    with serving(server) as port:
+        done = run([sys.executable, "-c", example.replace(PORT, port)])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -97,6 +97,22 @@ def test_a_wrong_field_of_a_text_completion_is_named(tiny: Server, field: str, v
     assert error["param"].split(".")[0] == field
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [1] * 500_000},
+        {"messages": [{"role": "user", "content": [5] * 500_000}]},
+        {"messages": turns("stay"), "logit_bias": {f"k{i}": 1 for i in range(100_000)}},
+        {"messages": [turns("stay")[0] | {f"k{i}": 1 for i in range(100_000)}]},
+        {f"k{i}": 1 for i in range(100_000)},
+        {"messages": turns("stay"), "k" * 1_000_000: 1},
+    ],
+)
+def test_of_many_wrong_values_one_is_named(tiny: Server, body: dict[str, Any]) -> None:
+    error = refusal(tiny.post(CHAT, body), 400)
+    assert len(error["message"]) < 500
+
+
 def test_a_missing_field_is_named(tiny: Server) -> None:
     assert refusal(tiny.post(CHAT, {}), 400)["param"] == "messages"
     assert refusal(tiny.post(TEXT, {}), 400)["param"] == "prompt"
