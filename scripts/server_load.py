@@ -24,10 +24,11 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from os.path import commonprefix
 from time import monotonic
 
 import httpx
+
+from edgespec.backends.prefix import common_prefix
 
 PROMPTS = [
     f"stay {word} my user" for word in ("yes", "my", "sister", "art", "assistant", "mate", "stray", "a")
@@ -48,7 +49,7 @@ class Seen:
         expected = self.alone[prompt]
         if text == expected:
             self.counts["equal"] += 1
-        elif max(self.alone, key=lambda other: len(commonprefix([text, self.alone[other]]))) == prompt:
+        elif max(self.alone, key=lambda other: common_prefix(text, self.alone[other])) == prompt:
             self.counts["near-tie"] += 1
         else:
             self.wrong.append((prompt, text))
