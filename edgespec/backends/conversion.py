@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from edgespec.backends.onnx_session import accelerator
 from edgespec.convert.folder import (
     VERSION,
     folder_for,
@@ -14,7 +15,7 @@ from edgespec.convert.folder import (
     read_report,
     trimmed_folder_for,
 )
-from edgespec.errors import ModelError
+from edgespec.errors import ModelError, UsageError
 from edgespec.hub.model_file import ModelFile
 from edgespec.hub.onnx_folder import size_of
 from edgespec.kernels import library
@@ -32,14 +33,25 @@ def has_conversion(file: ModelFile) -> bool:
     return False
 
 
-def conversion_of(file: ModelFile) -> Path:
-    """The folder to run: the one for our kernels where they work, else the portable one, aloud.
+def conversion_of(file: ModelFile, provider: str | None = None) -> Path:
+    """The folder to run: the one for our kernels where they work, else the portable one, aloud. So is the
+    portable one where a provider is wanted that our kernels do not compute on.
 
-    Raises ModelError if there is none, or if it was made from another file; names the command to run.
+    Raises ModelError if there is none, or if it was made from another file; UsageError as `accelerator`
+    does, and if there is none for the provider. Names the command to run.
     """
     ours, portable = folder_for(file.path), folder_for(file.path, portable=True)
     folder, command = ours, f"edgespec convert {file.name}"
+    named = accelerator(provider)
     if not is_converted(ours):
+        folder = portable
+    elif named is not None:
+        if not is_converted(portable):
+            raise UsageError(
+                f"{file.title} was converted for edgespec's kernels, which compute on the CPU; leave "
+                f"--provider out, or convert it for {named}: {command} --portable"
+            )
+        log.warning("using %s: edgespec's kernels compute on the CPU, not on %s", portable.name, named)
         folder = portable
     elif library.unavailable() is not None:
         if not is_converted(portable):
@@ -59,14 +71,18 @@ def conversion_of(file: ModelFile) -> Path:
     return folder
 
 
-def trimmed_draft_of(file: ModelFile) -> ModelFile | None:
-    """The trimmed draft that was made of a GGUF file, if there is one that runs here; says so, or why not."""
+def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile | None:
+    """The trimmed draft that was made of a GGUF file, if there is one that runs here, and on the provider;
+    says so, or why not."""
     folder = trimmed_folder_for(file.path)
     report = read_report(folder) if is_trimmed(folder) else None
     if report is None:
         return None
     if library.unavailable() is not None:
         library.warn_unavailable(f"{folder.name} is not used")
+        return None
+    if (named := accelerator(provider)) is not None:
+        log.warning("%s is not used: edgespec's kernels compute on the CPU, not on %s", folder.name, named)
         return None
     if report.version != VERSION or (file.size and report.source_bytes != file.size):
         log.warning(

@@ -70,7 +70,7 @@ def draft_file(file: ModelFile, backend: str | None, target_backend: str, settin
             _check_onnx(replace(settings, lora=()))
         except UsageError:
             return file
-    return trimmed_draft_of(file) or file
+    return trimmed_draft_of(file, settings.provider) or file
 
 
 def context_of(file: ModelFile) -> int | None:
@@ -150,5 +150,5 @@ def _onnx(file: ModelFile, settings: Settings) -> Backend:
         strict=settings.strict,
         kv_type=settings.kv_type,
     )
-    path = file.path if is_onnx(file.path) else conversion_of(file)
+    path = file.path if is_onnx(file.path) else conversion_of(file, settings.provider)
     return Onnx(path, options, name=file.title)

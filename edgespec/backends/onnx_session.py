@@ -79,31 +79,49 @@ def open_session(
     """A session on a model file, and the name of its provider.
 
     provider: None is the CPU; `auto` the first installed one that passes `trial`, an inference; any
-        other name forces it.
+        other name forces it. Our kernels compute on the CPU: a graph with them is not tried elsewhere.
     adapt: may give a graph to load instead of the file's, with the same external data.
-    Raises ModelError for files that cannot be used, UsageError for a provider that is unknown or not
-    installed, BackendError for one that does not run the model.
+    Raises ModelError for files that cannot be used, UsageError for a provider that is unknown, not
+    installed or not for such a graph, BackendError for one that does not run the model.
     """
-    ort = onnxruntime()
+    named = accelerator(provider)
     kernels = _needs_kernels(path)
+    if kernels and named is not None:
+        raise UsageError(
+            f"{path.parent.name} was converted for edgespec's kernels, which compute on the CPU; leave "
+            f"--provider out, or convert its source again for {named}: edgespec convert NAME --portable"
+        )
     opening = _Opening(path, adapt(path), kernels, threads, trial)
-    installed = [name for name, full in PROVIDERS.items() if full in ort.get_available_providers()]
-    if provider not in (None, "auto", *PROVIDERS):
-        raise UsageError(f"provider {provider!r} is unknown; choose from auto, {', '.join(PROVIDERS)}")
-    if provider == "auto":
+    if named is not None:
+        return _try(opening, named), named
+    if provider == "auto" and not kernels:
+        installed = _installed()
         for name in (name for name in _TRY_FIRST if name in installed):
             session = _try_or_none(opening, name)
             if session is not None:
                 return session, name
-    elif provider not in (None, "cpu"):
-        assert provider is not None
-        if provider not in installed:
-            raise UsageError(
-                f"provider {provider} is not in this build of onnxruntime, which has {', '.join(installed)}; "
-                "install the package that has it, or leave --provider out"
-            )
-        return _try(opening, provider), provider
     return _try(opening, "cpu"), "cpu"
+
+
+def accelerator(provider: str | None) -> str | None:
+    """The provider a user insists on, if it is not the CPU. Raises UsageError if it is unknown or not
+    installed."""
+    if provider not in (None, "auto", *PROVIDERS):
+        raise UsageError(f"provider {provider!r} is unknown; choose from auto, {', '.join(PROVIDERS)}")
+    if provider in (None, "auto", "cpu"):
+        return None
+    installed = _installed()
+    if provider not in installed:
+        raise UsageError(
+            f"provider {provider} is not in this build of onnxruntime, which has {', '.join(installed)}; "
+            "install the package that has it, or leave --provider out"
+        )
+    return provider
+
+
+def _installed() -> list[str]:
+    available = onnxruntime().get_available_providers()
+    return [name for name, full in PROVIDERS.items() if full in available]
 
 
 @dataclass(frozen=True)

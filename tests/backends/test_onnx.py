@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernels_here import need_kernels
 from pair import TARGET, VOCABULARY, load
 from real_models import need_module
 
@@ -32,6 +33,14 @@ def folder(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_HOME", str(home / "home"))
         return convert(home / "target.gguf", hidden=(0,)).folder
+
+
+@pytest.fixture(scope="module")
+def portable(folder: Path) -> Path:
+    """A conversion for ONNX Runtime's own operators."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(folder.parent / "home"))
+        return convert(folder.parent / "target.gguf", portable=True).folder
 
 
 @pytest.fixture(scope="module")
@@ -382,17 +391,36 @@ def test_providers_that_are_not_there_are_refused(folder: Path) -> None:
     backend.close()
 
 
-def test_a_provider_that_does_not_start_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the package is installed and the device or its libraries are not."""
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is installed, and the device or its libraries are not."""
     import onnxruntime
 
     everything = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everything)
+
+
+def test_a_provider_that_does_not_start_is_told(
+    portable: Path, cuda: None, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(BackendError, match="provider cuda"):
-        load(folder, provider="cuda")
-    backend: Onnx = load(folder, provider="auto")
-    assert backend.provider == "cpu"
+        load(portable, provider="cuda")
+    backend: Onnx = load(portable, provider="auto")
+    assert backend.provider == "cpu" and "provider cuda is installed and does not run" in caplog.text
     backend.close()
+
+
+def test_accelerators_are_refused_and_not_tried_with_our_kernels(
+    folder: Path, cuda: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    need_kernels()
+    with pytest.raises(UsageError, match=r"compute on the CPU.*for cuda: edgespec convert NAME --portable"):
+        load(folder, provider="cuda")
+    for provider in ("auto", "cpu", None):
+        backend: Onnx = load(folder, provider=provider)
+        assert backend.provider == "cpu" and not backend.capabilities.gpu
+        backend.close()
+    assert not caplog.messages
 
 
 def test_contexts_and_threads_that_are_impossible_are_refused(folder: Path) -> None:

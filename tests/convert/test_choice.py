@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from kernels_here import need_kernels
 
-from edgespec.errors import ModelError
+from edgespec.errors import BackendError, ModelError, UsageError
 
 from .tiny_models import Tiny, write_tiny
 
@@ -91,6 +91,28 @@ def test_without_kernels_a_conversion_for_them_is_refused(
     caplog.set_level(logging.WARNING)
     assert loads(model, "auto") == "LlamaCpp"
     assert any("tiny.onnx-edgespec is not used" in line for line in caplog.messages)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An onnxruntime with another provider, whose device is missing."""
+    import onnxruntime
+
+    everything = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everything)
+
+
+def test_a_provider_runs_the_portable_conversion_aloud(
+    model: Path, cuda: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    convert(model, portable=False)
+    with pytest.raises(UsageError, match=rf"for cuda: edgespec convert {model} --portable"):
+        edgespec.load(model, backend="onnx", provider="cuda", draft="none", threads=1)
+    convert(model, portable=True)
+    caplog.set_level(logging.WARNING)
+    with pytest.raises(BackendError, match="provider cuda"):  # tried, that is
+        edgespec.load(model, backend="onnx", provider="cuda", draft="none", threads=1)
+    assert any(line.startswith("using tiny.onnx-portable: edgespec's kernels") for line in caplog.messages)
 
 
 def test_the_command_makes_a_portable_conversion(model: Path) -> None:
