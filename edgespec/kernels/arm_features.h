@@ -12,7 +12,7 @@
 namespace edgespec {
 
 #if defined(__linux__)
-static inline bool has_dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }   // HWCAP_ASIMDDP
+static inline bool has_dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }                   // HWCAP_ASIMDDP
 static inline bool has_i8mm() { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13 & 1); }  // HWCAP2_I8MM
 #elif defined(__APPLE__)
 static inline bool has_feature(const char* name) {

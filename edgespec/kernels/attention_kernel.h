@@ -5,7 +5,8 @@
 // maximum and sum (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"); spans of
 // 512 positions are summed up apart, so that cores can share a long context, and joined in order
 // (Dao et al. 2023, "Flash-Decoding"). What a row sees and in which order does not depend on the other
-// rows of the pass: its output is bitwise the same alone and among others.
+// rows of the pass: its output is bitwise the same alone and among others. (Values are taken to be finite: a
+// value that a row does not see has a weight of 0 for it.)
 
 #include <cmath>
 #include <limits>
@@ -38,7 +39,8 @@ inline F exponential(F x) {
 
 inline float largest_of(const float* x) {  // kStep values
   F largest = Simd::load_floats(x);
-  for (int i = Simd::kLanes; i < kStep; i += Simd::kLanes) largest = Simd::max(largest, Simd::load_floats(x + i));
+  for (int i = Simd::kLanes; i < kStep; i += Simd::kLanes)
+    largest = Simd::max(largest, Simd::load_floats(x + i));
   float lanes[Simd::kLanes];
   Simd::store(lanes, largest);
   return *std::max_element(lanes, lanes + Simd::kLanes);
@@ -103,7 +105,8 @@ inline void add_values(const T* values, int64_t size, int64_t d, int seen, const
 template <class T, int kRows_>
 void attention_step(const Attention& a, const T* keys, const T* values, int seen, const float* queries,
                     const Span* visible, const float* const* bias, float* const* state, bool fetch) {
-  // While keys are read, so many lines of values are fetched per channel that all are when they are needed.
+  // While keys are read, so many lines of values are fetched per channel that all are when they are needed;
+  // none where that would be less than one.
   constexpr int kLines = kStep * sizeof(T) / kLine * Simd::kTogether * Simd::kLanes / kStep;
   size_t fetched = 0;
   constexpr int kTogether = Simd::kTogether;
@@ -120,8 +123,8 @@ void attention_step(const Attention& a, const T* keys, const T* values, int seen
       EDGESPEC_UNROLL
       for (int r = 0; r < kRows_; r++) sums[r][v] = Simd::zero();
     }
-    accumulate<kRows_, kTogether>(sums, size, x, kRows, queries, size, reinterpret_cast<const char*>(values) + fetched,
-                                  fetch ? kLines : 0);
+    accumulate<kRows_, kTogether>(sums, size, x, kRows, queries, size,
+                                  reinterpret_cast<const char*>(values) + fetched, fetch ? kLines : 0);
     fetched += size * kLines * kLine;
     EDGESPEC_UNROLL
     for (int v = 0; v < kTogether; v++) {

@@ -20,8 +20,8 @@
 namespace edgespec {
 namespace {
 
-constexpr int64_t kTokens = 64;               // whose queries are answered together
-constexpr int64_t kPartialBytes = 4 << 20;    // of sums, about; long contexts take fewer tokens at a time
+constexpr int64_t kTokens = 64;             // whose queries are answered together
+constexpr int64_t kPartialBytes = 4 << 20;  // of sums, about; long contexts take fewer tokens at a time
 
 enum Input { kQuery, kKey, kValue, kKeyCache, kValueCache, kLast, kCos, kSin, kPositions, kBias, kInputs };
 
@@ -35,23 +35,26 @@ struct Kernel {
 // One call of the operator.
 struct Call {
   const Kernel& kernel;
-  Tensor in[kInputs];
-  int64_t tokens, size, width, length, total, capacity;  // width: of a row of `query`
-  void* keys;
-  void* values;
-  float* y;
-  Attention attention;
-  int64_t first;     // token that attention begins with
-  float* queries;
-  Span* visible;
+  Tensor in[kInputs] = {};
+  int64_t tokens = 0, size = 0, length = 0, total = 0, capacity = 0;
+  void* keys = nullptr;
+  void* values = nullptr;
+  float* y = nullptr;
+  Attention attention{};
+  int64_t first = 0;  // token that attention begins with
+  float* queries = nullptr;
+  Span* visible = nullptr;
 
-  const float* row(Input which, int64_t t) const { return static_cast<const float*>(in[which].data) + t * in[which].shape[2]; }
+  const float* row(Input which, int64_t t) const {
+    return static_cast<const float*>(in[which].data) + t * in[which].shape[2];
+  }
   int64_t position(int64_t t) const {
     return in[kPositions].data ? static_cast<const int64_t*>(in[kPositions].data)[t] : length + t;
   }
 
   void turn(const float* from, int64_t position, float scale, float* to) const {
-    const int64_t half_size = size / 2, step = kernel.interleaved ? 2 : 1, apart = kernel.interleaved ? 1 : half_size;
+    const int64_t half_size = size / 2, step = kernel.interleaved ? 2 : 1,
+                  apart = kernel.interleaved ? 1 : half_size;
     const float* cos = static_cast<const float*>(in[kCos].data) + position * half_size;
     const float* sin = static_cast<const float*>(in[kSin].data) + position * half_size;
     for (int64_t i = 0; i < half_size; i++) {
@@ -63,8 +66,10 @@ struct Call {
 
   template <class T>
   static T cached(float x) {
-    if constexpr (sizeof(T) == sizeof(float)) return x;
-    else return float_to_half(x);
+    if constexpr (sizeof(T) == sizeof(float))
+      return x;
+    else
+      return float_to_half(x);
   }
 
   // Keys and values of token t go into the cache.
@@ -97,9 +102,11 @@ struct Call {
     const Call& c = *static_cast<const Call*>(call);
     const int64_t t = c.first + static_cast<int64_t>(i), group = c.attention.group();
     const int64_t position = c.position(t);
-    c.visible[i] = {c.kernel.window ? std::max<int64_t>(0, position + 1 - c.kernel.window) : 0, c.length + t + 1};
+    c.visible[i] = {c.kernel.window ? std::max<int64_t>(0, position + 1 - c.kernel.window) : 0,
+                    c.length + t + 1};
     for (int64_t h = 0; h < c.kernel.heads; h++) {
-      float* to = c.queries + ((h / group) * c.attention.tokens * group + static_cast<int64_t>(i) * group + h % group) * c.size;
+      const int64_t row = (h / group * c.attention.tokens + static_cast<int64_t>(i)) * group + h % group;
+      float* to = c.queries + row * c.size;
       c.turn(c.row(kQuery, t) + h * c.size, position, c.kernel.scale, to);
     }
   }
@@ -111,7 +118,8 @@ struct Call {
 
   static void join(void* call, size_t task) {
     const Call& c = *static_cast<const Call*>(call);
-    const int64_t i = static_cast<int64_t>(task) / c.kernel.kv_heads, head = static_cast<int64_t>(task) % c.kernel.kv_heads;
+    const int64_t i = static_cast<int64_t>(task) / c.kernel.kv_heads,
+                  head = static_cast<int64_t>(task) % c.kernel.kv_heads;
     float* to = c.y + ((c.first + i) * c.kernel.heads + head * c.attention.group()) * c.size;
     kernels()->join(c.attention, head, i, to);
   }
@@ -123,7 +131,8 @@ const char* check(Call& c) {
   for (Input required : {kQuery, kKeyCache, kValueCache, kLast, kCos, kSin})
     if (!c.in[required].data) return "edgespec.Attention: an input is missing";
   const Tensor &query = c.in[kQuery], &keys = c.in[kKeyCache], &values = c.in[kValueCache];
-  if (keys.rank != 5 || values.rank != 4 || keys.shape[0] != 1 || values.shape[0] != 1 || keys.shape[4] != kRows)
+  if (keys.rank != 5 || values.rank != 4 || keys.shape[0] != 1 || values.shape[0] != 1 ||
+      keys.shape[4] != kRows)
     return "edgespec.Attention: caches of a wrong shape";
   c.size = values.shape[3];
   c.capacity = values.shape[2];
@@ -131,13 +140,14 @@ const char* check(Call& c) {
       keys.shape[3] != c.size || c.size < 1 || c.size % kRows || c.size > Call::kLargestHead)
     return "edgespec.Attention: caches of a wrong shape";
   const bool packed = !c.in[kKey].data;
-  c.width = (packed ? k.heads + 2 * k.kv_heads : k.heads) * c.size;
-  if (query.rank != 3 || query.shape[0] != 1 || query.shape[2] != c.width)
+  const int64_t width = (packed ? k.heads + 2 * k.kv_heads : k.heads) * c.size;
+  if (query.rank != 3 || query.shape[0] != 1 || query.shape[2] != width)
     return "edgespec.Attention: queries of a wrong shape";
   c.tokens = query.shape[1];
   for (Input which : {kKey, kValue}) {
     const Tensor& x = c.in[which];
-    if (!packed && (!x.data || x.rank != 3 || x.shape[0] != 1 || x.shape[1] != c.tokens || x.shape[2] != k.kv_heads * c.size))
+    if (!packed && (!x.data || x.rank != 3 || x.shape[0] != 1 || x.shape[1] != c.tokens ||
+                    x.shape[2] != k.kv_heads * c.size))
       return "edgespec.Attention: keys or values of a wrong shape";
   }
   if (c.in[kLast].elements() != 1) return "edgespec.Attention: one sequence at a time";
@@ -150,7 +160,8 @@ const char* check(Call& c) {
   if (c.in[kPositions].data && c.in[kPositions].elements() != c.tokens)
     return "edgespec.Attention: not a position for each token";
   for (int64_t t = 0; t < c.tokens; t++)
-    if (c.position(t) < 0 || c.position(t) >= cos.shape[0]) return "edgespec.Attention: a position beyond the rotary tables";
+    if (c.position(t) < 0 || c.position(t) >= cos.shape[0])
+      return "edgespec.Attention: a position beyond the rotary tables";
   if (c.in[kBias].data && c.in[kBias].elements() != c.tokens * c.total)
     return "edgespec.Attention: a bias of a wrong shape";
   return nullptr;
@@ -167,7 +178,7 @@ Status* bind_cache(const Call& c, ort::KernelContext* context, size_t index, Inp
 Status* compute(void* self, ort::KernelContext* context) {
   const Kernel& kernel = *static_cast<const Kernel*>(self);
   const Api* api = kernel.api;
-  Call c{kernel, {}, 0, 0, 0, 0, 0, 0, nullptr, nullptr, nullptr, {}, 0, nullptr, nullptr};
+  Call c{kernel};
   for (size_t i = 0; i < kInputs; i++) RETURN_IF_FAILED(input(api, context, i, &c.in[i]));
   if (const char* wrong = check(c)) return invalid(api, wrong);
   Tensor shape = c.in[kQuery];
@@ -196,8 +207,8 @@ Status* compute(void* self, ort::KernelContext* context) {
     a.total = c.length + c.first + a.tokens;  // what none of them sees is not visited
     a.bias = c.in[kBias].data ? static_cast<const float*>(c.in[kBias].data) + c.first * c.total : nullptr;
     a.bias_stride = c.total;
-    const size_t query_bytes = aligned(a.tokens * kernel.heads * c.size * sizeof(float));
-    const size_t visible_bytes = aligned(a.tokens * sizeof(Span));
+    const size_t query_bytes = line_aligned(a.tokens * kernel.heads * c.size * sizeof(float));
+    const size_t visible_bytes = line_aligned(a.tokens * sizeof(Span));
     uint8_t* memory = scratch.reserve(query_bytes + visible_bytes + a.tokens * per_token);
     if (!memory) return invalid(api, "edgespec.Attention: out of memory");
     a.queries = c.queries = reinterpret_cast<float*>(memory);
@@ -219,7 +230,8 @@ Status* create(const ort::CustomOp*, const Api* api, const ort::KernelInfo* info
   RETURN_IF_FAILED(api->call<ort::GetInteger>(info, "window", &kernel.window));
   RETURN_IF_FAILED(api->call<ort::GetNumber>(info, "scale", &kernel.scale));
   constexpr int64_t kMostHeads = 1 << 16;
-  if (kernel.kv_heads < 1 || kernel.heads < 1 || kernel.heads > kMostHeads || kernel.heads % kernel.kv_heads || kernel.window < 0)
+  if (kernel.kv_heads < 1 || kernel.heads < 1 || kernel.heads > kMostHeads ||
+      kernel.heads % kernel.kv_heads || kernel.window < 0)
     return invalid(api, "edgespec.Attention: heads, kv_heads or window make no sense");
   if (!kernels()) return invalid(api, "edgespec: EDGESPEC_ISA names no instruction set of this processor");
   *out = new (std::nothrow) Kernel(kernel);
@@ -234,17 +246,23 @@ ort::CustomOp describe() {
   op.input_type = [](const ort::CustomOp*, size_t i) -> int {
     switch (i) {
       case kKeyCache:
-      case kValueCache: return halves ? ort::kFloat16 : ort::kFloat;
-      case kLast: return ort::kInt32;
-      case kPositions: return ort::kInt64;
-      default: return ort::kFloat;
+      case kValueCache:
+        return halves ? ort::kFloat16 : ort::kFloat;
+      case kLast:
+        return ort::kInt32;
+      case kPositions:
+        return ort::kInt64;
+      default:
+        return ort::kFloat;
     }
   };
   op.input_characteristic = [](const ort::CustomOp*, size_t i) -> int {
     return i == kKey || i == kValue || i == kPositions || i == kBias ? ort::kOptional : ort::kRequired;
   };
   op.output_count = [](const ort::CustomOp*) -> size_t { return 3; };
-  op.output_type = [](const ort::CustomOp*, size_t i) -> int { return i && halves ? ort::kFloat16 : ort::kFloat; };
+  op.output_type = [](const ort::CustomOp*, size_t i) -> int {
+    return i && halves ? ort::kFloat16 : ort::kFloat;
+  };
   op.create = create<halves>;
   op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   op.compute = compute;

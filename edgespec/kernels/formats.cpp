@@ -9,20 +9,33 @@ const uint8_t kLevels[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166
 
 namespace {
 
-struct Size { int inputs; size_t bytes; };  // of a group
+struct Size {
+  int inputs;
+  size_t bytes;
+};  // of a group
 
 Size group_size(Type type) {
   switch (type) {
-    case Type::F16: return {kBlock, sizeof(GroupF16)};
-    case Type::Q4_0: return {kBlock, sizeof(GroupQ4_0)};
-    case Type::Q4_1: return {kBlock, sizeof(GroupQ4_1)};
-    case Type::Q5_0: return {kBlock, sizeof(GroupQ5_0)};
-    case Type::Q5_1: return {kBlock, sizeof(GroupQ5_1)};
-    case Type::Q8_0: return {kBlock, sizeof(GroupQ8_0)};
-    case Type::Q4_K: return {kSuper, sizeof(GroupQ4_K)};
-    case Type::Q5_K: return {kSuper, sizeof(GroupQ5_K)};
-    case Type::Q6_K: return {kSuper, sizeof(GroupQ6_K)};
-    case Type::IQ4_NL: return {kBlock, sizeof(GroupIQ4_NL)};
+    case Type::F16:
+      return {kBlock, sizeof(GroupF16)};
+    case Type::Q4_0:
+      return {kBlock, sizeof(GroupQ4_0)};
+    case Type::Q4_1:
+      return {kBlock, sizeof(GroupQ4_1)};
+    case Type::Q5_0:
+      return {kBlock, sizeof(GroupQ5_0)};
+    case Type::Q5_1:
+      return {kBlock, sizeof(GroupQ5_1)};
+    case Type::Q8_0:
+      return {kBlock, sizeof(GroupQ8_0)};
+    case Type::Q4_K:
+      return {kSuper, sizeof(GroupQ4_K)};
+    case Type::Q5_K:
+      return {kSuper, sizeof(GroupQ5_K)};
+    case Type::Q6_K:
+      return {kSuper, sizeof(GroupQ6_K)};
+    case Type::IQ4_NL:
+      return {kBlock, sizeof(GroupIQ4_NL)};
   }
   return {0, 0};
 }
@@ -68,7 +81,8 @@ float weight(Type type, const uint8_t* group, int r, int k) {
   const int b = k / kBlock;
   k %= kBlock;
   switch (type) {
-    case Type::F16: return half_to_float(reinterpret_cast<const GroupF16*>(group)->v[k][r]);
+    case Type::F16:
+      return half_to_float(reinterpret_cast<const GroupF16*>(group)->v[k][r]);
     case Type::Q4_0: {
       const auto& g = *reinterpret_cast<const GroupQ4_0*>(group);
       return without_minimum(g.d[r], low_bits(g.low, r, k) - 8);
@@ -119,12 +133,17 @@ size_t Matrix::tile_bytes() const {
 
 int offset_of(Type type) {
   switch (type) {
-    case Type::Q4_0: return 8;
-    case Type::Q5_0: return 16;
-    case Type::Q6_K: return 32;
+    case Type::Q4_0:
+      return 8;
+    case Type::Q5_0:
+      return 16;
+    case Type::Q6_K:
+      return 32;
     case Type::Q8_0:
-    case Type::IQ4_NL: return 128;
-    default: return 0;
+    case Type::IQ4_NL:
+      return 128;
+    default:
+      return 0;
   }
 }
 

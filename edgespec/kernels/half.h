@@ -23,14 +23,15 @@ static inline float half_to_float(uint16_t h) {
   return out;
 }
 
-// Rounded to the nearest, ties to even.
+// Rounded to the nearest, ties to even; what is too large becomes the largest number.
 static inline uint16_t float_to_half(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   const uint16_t sign = bits >> 16 & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
-  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // too large, or infinite
+  if (magnitude == 0x7f800000) return sign | 0x7c00;  // infinite
+  if (magnitude >= 0x477ff000) return sign | 0x7bff;  // too large
   if (magnitude < 0x38800000) {                       // subnormal: a multiple of 2^-24
     float positive;
     std::memcpy(&positive, &magnitude, sizeof positive);

@@ -6,6 +6,6 @@
 
 namespace edgespec {
 extern const Kernels kAvx2;
-const Kernels kAvx2 = {"avx2", avx2::Simd::kMaxTokens, has_avx2, avx2::quantize,
-                       avx2::multiply_tiles, avx2::attend, avx2::join};
+const Kernels kAvx2 = {
+    "avx2", avx2::Simd::kMaxTokens, has_avx2, avx2::quantize, avx2::multiply_tiles, avx2::attend, avx2::join};
 }  // namespace edgespec

@@ -25,7 +25,9 @@ struct Simd {
   static F set1(float x) { return _mm256_set1_ps(x); }
   static F load_floats(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
-  static F from_half(const half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static F from_half(const half* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
   static F from_int8(const int8_t* p) {
     return to_float(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
@@ -38,13 +40,19 @@ struct Simd {
 
   static I load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static I load_words(const uint32_t* p) { return load_256(p); }
-  static I bit_and(I x, uint32_t mask) { return _mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(mask))); }
+  static I bit_and(I x, uint32_t mask) {
+    return _mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(mask)));
+  }
   static I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
   static I add(I a, I b) { return _mm256_add_epi32(a, b); }
   template <int n>
-  static I shift_left(I x) { return _mm256_slli_epi32(x, n); }
+  static I shift_left(I x) {
+    return _mm256_slli_epi32(x, n);
+  }
   template <int n>
-  static I shift_right(I x) { return _mm256_srli_epi32(x, n); }
+  static I shift_right(I x) {
+    return _mm256_srli_epi32(x, n);
+  }
 
   static I as_bits(F x) { return _mm256_castps_si256(x); }
   static F as_floats(I x) { return _mm256_castsi256_ps(x); }
@@ -58,15 +66,22 @@ struct Simd {
   static U high_nibbles(U x) { return masked(_mm256_srli_epi16(x, 4), 15); }
   template <int n>
   static U shifted_left(U x) {
-    if constexpr (n >= 0) return _mm256_slli_epi16(x, n);
-    else return _mm256_srli_epi16(x, -n);
+    if constexpr (n >= 0)
+      return _mm256_slli_epi16(x, n);
+    else
+      return _mm256_srli_epi16(x, -n);
   }
   template <int j>
-  static U with_bit(U x, U bits) { return bit_or(x, masked(shifted_left<4 - j>(bits), 16)); }
+  static U with_bit(U x, U bits) {
+    return bit_or(x, masked(shifted_left<4 - j>(bits), 16));
+  }
   template <int j>
-  static U with_two_bits(U x, U bits) { return bit_or(x, masked(shifted_left<4 - 2 * j>(bits), 48)); }
+  static U with_two_bits(U x, U bits) {
+    return bit_or(x, masked(shifted_left<4 - 2 * j>(bits), 48));
+  }
   static U lookup(const uint8_t* table, U x) {
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
+    return _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
   }
   static I four(const int8_t* a) {
     int32_t word;
@@ -100,7 +115,8 @@ struct Simd {
       return add(_mm256_set1_epi32(start), _mm256_madd_epi16(sum, ones));
     } else if constexpr (bits == 6) {
       I low = _mm256_add_epi16(_mm256_maddubs_epi16(w[0], four(a)), _mm256_maddubs_epi16(w[1], four(a + 4)));
-      I high = _mm256_add_epi16(_mm256_maddubs_epi16(w[2], four(a + 8)), _mm256_maddubs_epi16(w[3], four(a + 12)));
+      I high =
+          _mm256_add_epi16(_mm256_maddubs_epi16(w[2], four(a + 8)), _mm256_maddubs_epi16(w[3], four(a + 12)));
       return add(_mm256_set1_epi32(start), add(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones)));
     } else {
       I sum = _mm256_setzero_si256();

@@ -26,7 +26,9 @@ struct Simd {
   static F set1(float x) { return _mm512_set1_ps(x); }
   static F load_floats(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-  static F from_half(const half* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static F from_half(const half* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static F from_int8(const int8_t* p) {
     return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
@@ -38,13 +40,19 @@ struct Simd {
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 
   static I load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
-  static I bit_and(I x, uint32_t mask) { return _mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(mask))); }
+  static I bit_and(I x, uint32_t mask) {
+    return _mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(mask)));
+  }
   static I bit_or(I a, I b) { return _mm512_or_si512(a, b); }
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   template <int n>
-  static I shift_left(I x) { return _mm512_slli_epi32(x, n); }
+  static I shift_left(I x) {
+    return _mm512_slli_epi32(x, n);
+  }
   template <int n>
-  static I shift_right(I x) { return _mm512_srli_epi32(x, n); }
+  static I shift_right(I x) {
+    return _mm512_srli_epi32(x, n);
+  }
 
   static I as_bits(F x) { return _mm512_castps_si512(x); }
   static F as_floats(I x) { return _mm512_castsi512_ps(x); }
@@ -61,14 +69,20 @@ struct Simd {
   }
   template <int j>
   static U with_bit(U x, U bits) {
-    return merged(x, j < 4 ? _mm512_slli_epi16(bits, j < 4 ? 4 - j : 0) : _mm512_srli_epi16(bits, j < 4 ? 0 : j - 4), 16);
+    return merged(
+        x, j < 4 ? _mm512_slli_epi16(bits, j < 4 ? 4 - j : 0) : _mm512_srli_epi16(bits, j < 4 ? 0 : j - 4),
+        16);
   }
   template <int j>
   static U with_two_bits(U x, U bits) {
-    return merged(x, j < 2 ? _mm512_slli_epi16(bits, j < 2 ? 4 - 2 * j : 0) : _mm512_srli_epi16(bits, j < 2 ? 0 : 2 * j - 4), 48);
+    return merged(x,
+                  j < 2 ? _mm512_slli_epi16(bits, j < 2 ? 4 - 2 * j : 0)
+                        : _mm512_srli_epi16(bits, j < 2 ? 0 : 2 * j - 4),
+                  48);
   }
   static U lookup(const uint8_t* table, U x) {
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
+    return _mm512_shuffle_epi8(
+        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
   }
 
   template <int bits>
@@ -109,6 +123,7 @@ struct Simd {
 
 namespace edgespec {
 extern const Kernels kAvx512Vnni;
-const Kernels kAvx512Vnni = {"avx512vnni", avx512vnni::Simd::kMaxTokens, has_avx512vnni, avx512vnni::quantize,
-                             avx512vnni::multiply_tiles, avx512vnni::attend, avx512vnni::join};
+const Kernels kAvx512Vnni = {"avx512vnni",         avx512vnni::Simd::kMaxTokens, has_avx512vnni,
+                             avx512vnni::quantize, avx512vnni::multiply_tiles,   avx512vnni::attend,
+                             avx512vnni::join};
 }  // namespace edgespec

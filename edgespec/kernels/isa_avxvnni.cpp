@@ -6,6 +6,7 @@
 
 namespace edgespec {
 extern const Kernels kAvxVnni;
-const Kernels kAvxVnni = {"avxvnni", avxvnni::Simd::kMaxTokens, has_avxvnni, avxvnni::quantize,
-                          avxvnni::multiply_tiles, avxvnni::attend, avxvnni::join};
+const Kernels kAvxVnni = {"avxvnni",         avxvnni::Simd::kMaxTokens, has_avxvnni,
+                          avxvnni::quantize, avxvnni::multiply_tiles,   avxvnni::attend,
+                          avxvnni::join};
 }  // namespace edgespec

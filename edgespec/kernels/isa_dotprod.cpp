@@ -6,5 +6,7 @@
 
 namespace edgespec {
 extern const Kernels kDotprod;
-const Kernels kDotprod = {"dotprod", dotprod::Simd::kMaxTokens, has_dotprod, dotprod::quantize, dotprod::multiply_tiles, dotprod::attend, dotprod::join};
+const Kernels kDotprod = {"dotprod",         dotprod::Simd::kMaxTokens, has_dotprod,
+                          dotprod::quantize, dotprod::multiply_tiles,   dotprod::attend,
+                          dotprod::join};
 }  // namespace edgespec

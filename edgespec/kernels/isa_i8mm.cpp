@@ -6,5 +6,6 @@
 
 namespace edgespec {
 extern const Kernels kI8mm;
-const Kernels kI8mm = {"i8mm", i8mm::Simd::kMaxTokens, has_i8mm, i8mm::quantize, i8mm::multiply_tiles, i8mm::attend, i8mm::join};
+const Kernels kI8mm = {
+    "i8mm", i8mm::Simd::kMaxTokens, has_i8mm, i8mm::quantize, i8mm::multiply_tiles, i8mm::attend, i8mm::join};
 }  // namespace edgespec

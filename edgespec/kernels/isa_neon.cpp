@@ -6,5 +6,6 @@
 
 namespace edgespec {
 extern const Kernels kNeon;
-const Kernels kNeon = {"neon", neon::Simd::kMaxTokens, has_neon, neon::quantize, neon::multiply_tiles, neon::attend, neon::join};
+const Kernels kNeon = {
+    "neon", neon::Simd::kMaxTokens, has_neon, neon::quantize, neon::multiply_tiles, neon::attend, neon::join};
 }  // namespace edgespec

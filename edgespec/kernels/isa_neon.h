@@ -41,9 +41,13 @@ struct Simd {
   static I bit_or(I a, I b) { return vorrq_s32(a, b); }
   static I add(I a, I b) { return vaddq_s32(a, b); }
   template <int n>
-  static I shift_left(I x) { return vshlq_n_s32(x, n); }
+  static I shift_left(I x) {
+    return vshlq_n_s32(x, n);
+  }
   template <int n>
-  static I shift_right(I x) { return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), n)); }
+  static I shift_right(I x) {
+    return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), n));
+  }
 
   static I as_bits(F x) { return vreinterpretq_s32_f32(x); }
   static F as_floats(I x) { return vreinterpretq_f32_s32(x); }
@@ -55,13 +59,19 @@ struct Simd {
   static U low_nibbles(U x) { return vandq_u8(x, vdupq_n_u8(15)); }
   static U high_nibbles(U x) { return vshrq_n_u8(x, 4); }
   template <int j>
-  static U with_bit(U x, U bits) { return vorrq_u8(x, vandq_u8(shifted_left<4 - j>(bits), vdupq_n_u8(16))); }
+  static U with_bit(U x, U bits) {
+    return vorrq_u8(x, vandq_u8(shifted_left<4 - j>(bits), vdupq_n_u8(16)));
+  }
   template <int j>
-  static U with_two_bits(U x, U bits) { return vorrq_u8(x, vandq_u8(shifted_left<4 - 2 * j>(bits), vdupq_n_u8(48))); }
+  static U with_two_bits(U x, U bits) {
+    return vorrq_u8(x, vandq_u8(shifted_left<4 - 2 * j>(bits), vdupq_n_u8(48)));
+  }
   template <int n>
   static U shifted_left(U x) {
-    if constexpr (n >= 0) return vshlq_n_u8(x, n);
-    else return vshrq_n_u8(x, -n);
+    if constexpr (n >= 0)
+      return vshlq_n_u8(x, n);
+    else
+      return vshrq_n_u8(x, -n);
   }
   static U lookup(const uint8_t* table, U x) { return vqtbl1q_u8(vld1q_u8(table), x); }
 
@@ -142,7 +152,8 @@ struct Simd {
     template <int begin, int end>
     void sum(const int8_t* a, const int32_t* start, I* out) const {
       const int32x2_t both = bits == 8 ? vdup_n_s32(0) : vld1_s32(start);
-      I upper = vcombine_s32(both, both), lower = upper;  // row 0 · token 0, row 0 · token 1, row 1 · token 0, …
+      I upper = vcombine_s32(both, both),
+        lower = upper;  // row 0 · token 0, row 0 · token 1, row 1 · token 0, …
       for (int i = begin; i < end; i++) {
         const int8x16_t x = vld1q_s8(a + 16 * i);
         upper = vmmlaq_s32(upper, rows[2 * i], x);
@@ -160,13 +171,15 @@ struct Simd {
   static float largest_magnitude(const float* x) {
     uint32x4_t largest = vdupq_n_u32(0);
     for (int k = 0; k < kBlock; k += 4)
-      largest = vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(vld1q_f32(x + k)), vdupq_n_u32(0x7fffffff)));
+      largest =
+          vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(vld1q_f32(x + k)), vdupq_n_u32(0x7fffffff)));
     return vget_lane_f32(vreinterpret_f32_u32(vdup_n_u32(vmaxvq_u32(largest))), 0);
   }
   static void round(const float* x, float inverse, int8_t* quants, int32_t* sums) {
     for (int h = 0; h < 2; h++) {
       int16x4_t r[4];
-      for (int i = 0; i < 4; i++) r[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)));
+      for (int i = 0; i < 4; i++)
+        r[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * h + 4 * i), inverse)));
       const int16x8_t low = vcombine_s16(r[0], r[1]), high = vcombine_s16(r[2], r[3]);
       vst1q_s8(quants + 16 * h, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
       sums[h] = vaddvq_s16(vaddq_s16(low, high));

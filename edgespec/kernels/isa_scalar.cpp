@@ -18,11 +18,17 @@ struct Simd {
   static constexpr int kLanes = 16;
   static constexpr int kMaxTokens = 4;
   static constexpr bool kPairs = false;  // no dot products of two tokens at once
-  static constexpr int kTogether = 1;  // registers that attention works on at once
+  static constexpr int kTogether = 1;    // registers that attention works on at once
 
-  struct F { float v[kLanes]; };
-  struct I { int32_t v[kLanes]; };
-  struct U { uint8_t v[4 * kLanes]; };
+  struct F {
+    float v[kLanes];
+  };
+  struct I {
+    int32_t v[kLanes];
+  };
+  struct U {
+    uint8_t v[4 * kLanes];
+  };
   template <int, bool>
   struct Pairs;
 
@@ -34,43 +40,97 @@ struct Simd {
   }
 
   static F zero() { return F{}; }
-  static F set1(float x) { return each<F>([&](size_t) { return x; }); }
-  static F load_floats(const float* p) { return each<F>([&](size_t i) { return p[i]; }); }
-  static void store(float* p, F x) { for (int i = 0; i < kLanes; i++) p[i] = x.v[i]; }
-  static F from_half(const half* p) { return each<F>([&](size_t i) { return half_to_float(p[i]); }); }
-  static F from_int8(const int8_t* p) { return each<F>([&](size_t i) { return float(p[i]); }); }
-  static F to_float(I x) { return each<F>([&](size_t i) { return float(x.v[i]); }); }
-  static F negated(F x) { return each<F>([&](size_t i) { return -x.v[i]; }); }
-  static F mul(F a, F b) { return each<F>([&](size_t i) { return a.v[i] * b.v[i]; }); }
-  static F add(F a, F b) { return each<F>([&](size_t i) { return a.v[i] + b.v[i]; }); }
-  static F max(F a, F b) { return each<F>([&](size_t i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }  // NaN if b is
-  static F fma(F a, F b, F c) { return each<F>([&](size_t i) { return std::fma(a.v[i], b.v[i], c.v[i]); }); }
+  static F set1(float x) {
+    return each<F>([&](size_t) { return x; });
+  }
+  static F load_floats(const float* p) {
+    return each<F>([&](size_t i) { return p[i]; });
+  }
+  static void store(float* p, F x) {
+    for (int i = 0; i < kLanes; i++) p[i] = x.v[i];
+  }
+  static F from_half(const half* p) {
+    return each<F>([&](size_t i) { return half_to_float(p[i]); });
+  }
+  static F from_int8(const int8_t* p) {
+    return each<F>([&](size_t i) { return float(p[i]); });
+  }
+  static F to_float(I x) {
+    return each<F>([&](size_t i) { return float(x.v[i]); });
+  }
+  static F negated(F x) {
+    return each<F>([&](size_t i) { return -x.v[i]; });
+  }
+  static F mul(F a, F b) {
+    return each<F>([&](size_t i) { return a.v[i] * b.v[i]; });
+  }
+  static F add(F a, F b) {
+    return each<F>([&](size_t i) { return a.v[i] + b.v[i]; });
+  }
+  static F max(F a, F b) {
+    return each<F>([&](size_t i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }  // NaN if b is
+  static F fma(F a, F b, F c) {
+    return each<F>([&](size_t i) { return std::fma(a.v[i], b.v[i], c.v[i]); });
+  }
 
-  static I load_words(const uint32_t* p) { return each<I>([&](size_t i) { return int32_t(p[i]); }); }
-  static I bit_and(I x, uint32_t mask) { return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) & mask); }); }
-  static I bit_or(I a, I b) { return each<I>([&](size_t i) { return a.v[i] | b.v[i]; }); }
-  static I add(I a, I b) { return each<I>([&](size_t i) { return a.v[i] + b.v[i]; }); }
+  static I load_words(const uint32_t* p) {
+    return each<I>([&](size_t i) { return int32_t(p[i]); });
+  }
+  static I bit_and(I x, uint32_t mask) {
+    return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) & mask); });
+  }
+  static I bit_or(I a, I b) {
+    return each<I>([&](size_t i) { return a.v[i] | b.v[i]; });
+  }
+  static I add(I a, I b) {
+    return each<I>([&](size_t i) { return a.v[i] + b.v[i]; });
+  }
   template <int n>
-  static I shift_left(I x) { return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) << n); }); }
+  static I shift_left(I x) {
+    return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) << n); });
+  }
   template <int n>
-  static I shift_right(I x) { return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) >> n); }); }
+  static I shift_right(I x) {
+    return each<I>([&](size_t i) { return int32_t(uint32_t(x.v[i]) >> n); });
+  }
 
-  static I as_bits(F x) { I out; std::memcpy(&out, &x, sizeof out); return out; }
-  static F as_floats(I x) { F out; std::memcpy(&out, &x, sizeof out); return out; }
+  static I as_bits(F x) {
+    I out;
+    std::memcpy(&out, &x, sizeof out);
+    return out;
+  }
+  static F as_floats(I x) {
+    F out;
+    std::memcpy(&out, &x, sizeof out);
+    return out;
+  }
   static F zero_where_below(F value, F x, float limit) {
     return each<F>([&](size_t i) { return x.v[i] < limit ? 0.0f : value.v[i]; });
   }
 
-  static U load(const uint8_t* line, int) { return each<U>([&](size_t i) { return line[i]; }); }
-  static U low_nibbles(U x) { return each<U>([&](size_t i) { return x.v[i] & 15; }); }
-  static U high_nibbles(U x) { return each<U>([&](size_t i) { return x.v[i] >> 4; }); }
+  static U load(const uint8_t* line, int) {
+    return each<U>([&](size_t i) { return line[i]; });
+  }
+  static U low_nibbles(U x) {
+    return each<U>([&](size_t i) { return x.v[i] & 15; });
+  }
+  static U high_nibbles(U x) {
+    return each<U>([&](size_t i) { return x.v[i] >> 4; });
+  }
   // x with bit j of `bits` as bit 4
   template <int j>
-  static U with_bit(U x, U bits) { return each<U>([&](size_t i) { return x.v[i] | ((bits.v[i] >> j & 1) << 4); }); }
+  static U with_bit(U x, U bits) {
+    return each<U>([&](size_t i) { return x.v[i] | ((bits.v[i] >> j & 1) << 4); });
+  }
   // x with bits 2j and 2j + 1 of `bits` as bits 4 and 5
   template <int j>
-  static U with_two_bits(U x, U bits) { return each<U>([&](size_t i) { return x.v[i] | ((bits.v[i] >> 2 * j & 3) << 4); }); }
-  static U lookup(const uint8_t* table, U x) { return each<U>([&](size_t i) { return table[x.v[i]]; }); }
+  static U with_two_bits(U x, U bits) {
+    return each<U>([&](size_t i) { return x.v[i] | ((bits.v[i] >> 2 * j & 3) << 4); });
+  }
+  static U lookup(const uint8_t* table, U x) {
+    return each<U>([&](size_t i) { return table[x.v[i]]; });
+  }
 
   // Per row, start[0] + quants · a over the first 16 inputs, and start[1] + … over the second 16.
   // Quants are below 2^bits, activations at most 127 in magnitude.
@@ -114,6 +174,7 @@ struct Simd {
 
 namespace edgespec {
 extern const Kernels kScalar;
-const Kernels kScalar = {"scalar", scalar::Simd::kMaxTokens, [] { return true; }, scalar::quantize,
-                         scalar::multiply_tiles, scalar::attend, scalar::join};
+const Kernels kScalar = {"scalar",         scalar::Simd::kMaxTokens, [] { return true; },
+                         scalar::quantize, scalar::multiply_tiles,   scalar::attend,
+                         scalar::join};
 }  // namespace edgespec

@@ -8,6 +8,8 @@
 
 namespace edgespec {
 
+inline size_t line_aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }  // to whole cache lines
+
 // A packed matrix, see tile_formats.h.
 struct Matrix {
   Type type;
@@ -18,9 +20,9 @@ struct Matrix {
   size_t tile_bytes() const;  // 0 if the type is unknown or cannot have that many inputs
 };
 
-// Some tokens' activations. Per block b and token t, at index i = b · tokens + t: 32 quants (of two
-// tokens interleaved where the kernel takes them in pairs), their
-// scale, scale · sum of the quants, and −offset · sums of the first and the second 16.
+// Some tokens' activations. Per block b and token t, at index i = b · tokens + t: 32 quants (those of two
+// tokens interleaved where the kernel takes them in pairs), their scale, scale · sum of the quants, and
+// −offset · sums of the first and the second 16.
 struct Activations {
   int tokens;
   int8_t* quants;
@@ -43,14 +45,14 @@ struct Attention {
   int64_t heads, kv_heads, size;  // size: channels of a head, a multiple of 16
   int64_t capacity, total;        // positions: room, and those in the cache, the new ones included
   int64_t tokens;
-  bool halves;           // the cache is float16, not float32
+  bool halves;  // the cache is float16, not float32
   const void* keys;
   const void* values;
   const float* queries;  // [kv_heads][tokens · group][size], turned and scaled
   const Span* visible;   // of each token
   const float* bias;     // [tokens][bias_stride], added to the scores; or nullptr
   int64_t bias_stride;
-  float* partial;        // [kv_heads][spans][tokens · group][2 + size]: maximum, sum, weighted values
+  float* partial;  // [kv_heads][spans][tokens · group][2 + size]: maximum, sum, weighted values
 
   int64_t group() const { return heads / kv_heads; }
   int64_t spans() const { return (total + kSpan - 1) / kSpan; }
@@ -59,7 +61,7 @@ struct Attention {
 // The code for one instruction set.
 struct Kernels {
   const char* name;
-  int max_tokens;      // of one Activations
+  int max_tokens;       // of one Activations
   bool (*supported)();  // by this processor
   void (*quantize)(const float* x, int64_t inputs, int offset, const Activations& out);
   // y[token][row] (+ bias[row]) for tiles first … last − 1. x: `parts` of falling size, by one at most.

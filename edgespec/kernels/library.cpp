@@ -35,9 +35,10 @@ EXPORT int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int6
   edgespec::Scratch scratch;
   uint8_t* memory = scratch.reserve(edgespec::multiply_scratch(matrix, tokens));
   if (!memory) return -1;
-  edgespec::multiply(*chosen, matrix, bias, x, tokens, y, memory, [](void (*task)(void*, size_t), size_t n, void* job) {
-    for (size_t i = 0; i < n; i++) task(job, i);
-  });
+  edgespec::multiply(*chosen, matrix, bias, x, tokens, y, memory,
+                     [](void (*task)(void*, size_t), size_t n, void* job) {
+                       for (size_t i = 0; i < n; i++) task(job, i);
+                     });
   return 0;
 }
 
@@ -53,14 +54,4 @@ EXPORT int edgespec_attention(const char* isa, const edgespec::Attention* attent
     for (int64_t head = 0; head < a.kv_heads; head++)
       chosen->join(a, head, token, y + (token * a.heads + head * a.group()) * a.size);
   return 0;
-}
-
-// Reads every cache line; for measuring how fast memory is.
-EXPORT uint64_t edgespec_read(const uint64_t* data, size_t words) {
-  uint64_t sums[8] = {};
-  for (size_t i = 0; i + 8 <= words; i += 8)
-    for (size_t j = 0; j < 8; j++) sums[j] += data[i + j];
-  uint64_t sum = 0;
-  for (uint64_t part : sums) sum += part;
-  return sum;
 }

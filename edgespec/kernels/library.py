@@ -17,7 +17,7 @@ log = logging.getLogger("edgespec.onnx")
 DOMAIN = "edgespec"
 """of the operators in graphs"""
 ABI = 1
-"""of tiles and operators: changes with what a graph may hold"""
+"""of tiles and operators: changes with what a graph may hold. Also the version of DOMAIN in graphs"""
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}
 
 

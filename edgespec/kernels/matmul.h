@@ -8,11 +8,10 @@
 
 namespace edgespec {
 
-constexpr int64_t kChunk = 64;             // tokens whose activations fit into a core's cache
-constexpr size_t kTaskBytes = 128 << 10;   // of weights: enough to be worth handing out, little enough to share evenly
-constexpr size_t kPartSlack = 4 * 64;      // bytes lost to the alignment of a part's activations
-
-inline size_t line_aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr int64_t kChunk = 64;  // tokens whose activations fit into a core's cache
+constexpr size_t kTaskBytes =
+    128 << 10;  // of weights: enough to be worth handing out, little enough to share evenly
+constexpr size_t kPartSlack = 4 * 64;  // bytes lost to the alignment of a part's activations
 
 // A pass of at most kChunk tokens.
 struct MatmulJob {

@@ -49,8 +49,8 @@ Status* compute_matmul(void* self, ort::KernelContext* context) {
   uint8_t* memory = scratch.reserve(multiply_scratch(matrix, tokens));
   if (!memory) return invalid(api, "edgespec.MatMul: out of memory");
   Status* failed = nullptr;
-  multiply(*kernels(), matrix, static_cast<const float*>(bias.data), static_cast<const float*>(x.data), tokens,
-           static_cast<float*>(y), memory, [&](void (*task)(void*, size_t), size_t n, void* job) {
+  multiply(*kernels(), matrix, static_cast<const float*>(bias.data), static_cast<const float*>(x.data),
+           tokens, static_cast<float*>(y), memory, [&](void (*task)(void*, size_t), size_t n, void* job) {
              if (!failed) failed = for_each(api, context, task, n, job);
            });
   return failed;
@@ -66,11 +66,13 @@ Status* compute_gather(void* self, ort::KernelContext* context) {
   const int64_t count = ids.elements();
   const int64_t* id = static_cast<const int64_t*>(ids.data);
   for (int64_t i = 0; i < count; i++)
-    if (id[i] < 0 || id[i] >= matrix.outputs) return invalid(kernel.api, "edgespec.Gather: an id that is no row");
+    if (id[i] < 0 || id[i] >= matrix.outputs)
+      return invalid(kernel.api, "edgespec.Gather: an id that is no row");
   ids.shape[ids.rank++] = matrix.inputs;
   void* y = nullptr;
   RETURN_IF_FAILED(output(kernel.api, context, 0, ids, &y));
-  for (int64_t i = 0; i < count; i++) dequantize_row(matrix, id[i], static_cast<float*>(y) + i * matrix.inputs);
+  for (int64_t i = 0; i < count; i++)
+    dequantize_row(matrix, id[i], static_cast<float*>(y) + i * matrix.inputs);
   return nullptr;
 }
 
@@ -104,7 +106,9 @@ const ort::CustomOp* matmul_op() {
     o.name = [](const ort::CustomOp*) { return "MatMul"; };
     o.input_count = [](const ort::CustomOp*) -> size_t { return 3; };
     o.input_type = [](const ort::CustomOp*, size_t i) -> int { return i == 1 ? ort::kUint8 : ort::kFloat; };
-    o.input_characteristic = [](const ort::CustomOp*, size_t i) -> int { return i == 2 ? ort::kOptional : 0; };
+    o.input_characteristic = [](const ort::CustomOp*, size_t i) -> int {
+      return i == 2 ? ort::kOptional : 0;
+    };
     o.compute = compute_matmul;
     return o;
   }();

@@ -55,19 +55,18 @@ inline Status* input(const Api* api, const ort::KernelContext* context, size_t i
 }
 
 // Makes an output; `shape` says of which shape.
-inline Status* output(const Api* api, ort::KernelContext* context, size_t index, const Tensor& shape, void** data) {
+inline Status* output(const Api* api, ort::KernelContext* context, size_t index, const Tensor& shape,
+                      void** data) {
   ort::Value* value = nullptr;
   RETURN_IF_FAILED(api->call<ort::GetOutput>(context, index, +shape.shape, shape.rank, &value));
   return api->call<ort::GetTensorData>(value, data);
 }
 
 // Runs task(job, i) for i = 0 … n − 1 on the session's threads.
-inline Status* for_each(const Api* api, const ort::KernelContext* context, void (*task)(void*, size_t), size_t n,
-                        void* job) {
+inline Status* for_each(const Api* api, const ort::KernelContext* context, void (*task)(void*, size_t),
+                        size_t n, void* job) {
   return api->call<ort::ParallelFor>(context, task, n, size_t{0}, job);
 }
-
-inline size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Memory kept from call to call, one for each thread that runs sessions.
 class Scratch {
@@ -77,7 +76,7 @@ class Scratch {
   uint8_t* reserve(size_t bytes) {
     if (bytes > size_) {
       std::free(data_);
-      size_ = aligned(bytes);
+      size_ = line_aligned(bytes);
       data_ = static_cast<uint8_t*>(std::aligned_alloc(kAlignment, size_));
       if (!data_) size_ = 0;
     }
@@ -96,7 +95,8 @@ inline ort::CustomOp describe_op() {
   op.provider = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
   op.output_type = [](const ort::CustomOp*, size_t) -> int { return ort::kFloat; };
   op.output_count = [](const ort::CustomOp*) -> size_t { return 1; };
-  op.input_memory = op.input_characteristic = op.output_characteristic = [](const ort::CustomOp*, size_t) { return 0; };
+  op.input_memory = op.input_characteristic =
+      op.output_characteristic = [](const ort::CustomOp*, size_t) { return 0; };
   op.variadic_input_minimum = op.variadic_output_minimum = [](const ort::CustomOp*) { return 1; };
   op.variadic_input_homogeneous = op.variadic_output_homogeneous = [](const ort::CustomOp*) { return 0; };
   return op;

@@ -27,33 +27,81 @@ using half = uint16_t;  // IEEE binary16 bits
 
 // ggml's numbers of its types: the op's attribute `type`.
 enum class Type : int64_t {
-  F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, IQ4_NL = 20
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  Q4_K = 12,
+  Q5_K = 13,
+  Q6_K = 14,
+  IQ4_NL = 20
 };
 
-struct LowBits { uint8_t line[4][64]; };
-struct FifthBit { uint8_t line[64]; };
-struct HighBits { uint8_t line[2][64]; };
+struct LowBits {
+  uint8_t line[4][64];
+};
+struct FifthBit {
+  uint8_t line[64];
+};
+struct HighBits {
+  uint8_t line[2][64];
+};
 
 // weight = d · (quant − 8), d · (quant − 16), d · (quant − 128), d · level[quant]
-struct GroupQ4_0 { LowBits low; half d[kRows]; };
-struct GroupQ5_0 { LowBits low; FifthBit fifth; half d[kRows]; };
-struct GroupQ8_0 { uint8_t v[8][64]; half d[kRows]; };
+struct GroupQ4_0 {
+  LowBits low;
+  half d[kRows];
+};
+struct GroupQ5_0 {
+  LowBits low;
+  FifthBit fifth;
+  half d[kRows];
+};
+struct GroupQ8_0 {
+  uint8_t v[8][64];
+  half d[kRows];
+};
 using GroupIQ4_NL = GroupQ4_0;
 
 // weight = d · quant + m
-struct GroupQ4_1 { LowBits low; half d[kRows], m[kRows]; };
-struct GroupQ5_1 { LowBits low; FifthBit fifth; half d[kRows], m[kRows]; };
+struct GroupQ4_1 {
+  LowBits low;
+  half d[kRows], m[kRows];
+};
+struct GroupQ5_1 {
+  LowBits low;
+  FifthBit fifth;
+  half d[kRows], m[kRows];
+};
 
 // weight = d · scale[b] · quant − dmin · min[b] for block b of the group. The 6-bit scales and minimums
 // are ggml's 12 bytes of each row as three little-endian words: word w of row r is packed[w][r].
-struct GroupQ4_K { LowBits low[8]; uint32_t packed[3][kRows]; half d[kRows], dmin[kRows]; };
-struct GroupQ5_K { LowBits low[8]; FifthBit fifth[8]; uint32_t packed[3][kRows]; half d[kRows], dmin[kRows]; };
+struct GroupQ4_K {
+  LowBits low[8];
+  uint32_t packed[3][kRows];
+  half d[kRows], dmin[kRows];
+};
+struct GroupQ5_K {
+  LowBits low[8];
+  FifthBit fifth[8];
+  uint32_t packed[3][kRows];
+  half d[kRows], dmin[kRows];
+};
 
 // weight = d · scale[s] · (quant − 32) for the 16 inputs s of the group: scale[s][r] of row r.
-struct GroupQ6_K { LowBits low[8]; HighBits high[8]; int8_t scale[16][kRows]; half d[kRows]; };
+struct GroupQ6_K {
+  LowBits low[8];
+  HighBits high[8];
+  int8_t scale[16][kRows];
+  half d[kRows];
+};
 
 // Not quantized: weight of row r, input k is v[k][r].
-struct GroupF16 { half v[kBlock][kRows]; };
+struct GroupF16 {
+  half v[kBlock][kRows];
+};
 
 static_assert(sizeof(GroupQ4_0) == 288 && sizeof(GroupQ5_0) == 352 && sizeof(GroupQ8_0) == 544);
 static_assert(sizeof(GroupQ4_1) == 320 && sizeof(GroupQ5_1) == 384);

@@ -47,7 +47,8 @@ struct Scales {
 };
 
 inline void halves_to_floats(const half* in, float* out) {
-  for (int p = 0; p < kParts; p++) Simd::store(out + p * Simd::kLanes, Simd::from_half(in + p * Simd::kLanes));
+  for (int p = 0; p < kParts; p++)
+    Simd::store(out + p * Simd::kLanes, Simd::from_half(in + p * Simd::kLanes));
 }
 
 // ---- Codecs: what a group of each type holds. The weight is scale · (quant − kOffset) + minimum.
@@ -189,7 +190,8 @@ struct CodecQ6_K {
     for (int p = 0; p < kParts; p++) {
       const int row = p * Simd::kLanes;
       F d = Simd::from_half(g.d + row);
-      for (int s = 0; s < 16; s++) Simd::store(out.scale[s] + row, Simd::mul(d, Simd::from_int8(g.scale[s] + row)));
+      for (int s = 0; s < 16; s++)
+        Simd::store(out.scale[s] + row, Simd::mul(d, Simd::from_int8(g.scale[s] + row)));
     }
   }
   static void quants(const Group& g, int b, int part, U* w) {
@@ -314,16 +316,26 @@ TileFunction choose(int tokens, std::integer_sequence<int, t...>) {
 TileFunction tile_function(Type type, int tokens) {
   constexpr auto all = std::make_integer_sequence<int, Simd::kMaxTokens>();
   switch (type) {
-    case Type::F16: return choose<void>(tokens, all);
-    case Type::Q4_0: return choose<CodecQ4_0>(tokens, all);
-    case Type::Q4_1: return choose<CodecQ4_1>(tokens, all);
-    case Type::Q5_0: return choose<CodecQ5_0>(tokens, all);
-    case Type::Q5_1: return choose<CodecQ5_1>(tokens, all);
-    case Type::Q8_0: return choose<CodecQ8_0>(tokens, all);
-    case Type::Q4_K: return choose<CodecQ4_K>(tokens, all);
-    case Type::Q5_K: return choose<CodecQ5_K>(tokens, all);
-    case Type::Q6_K: return choose<CodecQ6_K>(tokens, all);
-    case Type::IQ4_NL: return choose<CodecIQ4_NL>(tokens, all);
+    case Type::F16:
+      return choose<void>(tokens, all);
+    case Type::Q4_0:
+      return choose<CodecQ4_0>(tokens, all);
+    case Type::Q4_1:
+      return choose<CodecQ4_1>(tokens, all);
+    case Type::Q5_0:
+      return choose<CodecQ5_0>(tokens, all);
+    case Type::Q5_1:
+      return choose<CodecQ5_1>(tokens, all);
+    case Type::Q8_0:
+      return choose<CodecQ8_0>(tokens, all);
+    case Type::Q4_K:
+      return choose<CodecQ4_K>(tokens, all);
+    case Type::Q5_K:
+      return choose<CodecQ5_K>(tokens, all);
+    case Type::Q6_K:
+      return choose<CodecQ6_K>(tokens, all);
+    case Type::IQ4_NL:
+      return choose<CodecIQ4_NL>(tokens, all);
   }
   return nullptr;
 }
@@ -331,7 +343,8 @@ TileFunction tile_function(Type type, int tokens) {
 void multiply_tiles(const Matrix& matrix, int64_t first, int64_t last, const Activations* x, int parts,
                     const float* bias, float* y) {
   TileFunction functions[2] = {};  // parts differ by one token at most
-  for (int i = 0; i < parts; i++) functions[x[0].tokens - x[i].tokens] = tile_function(matrix.type, x[i].tokens);
+  for (int i = 0; i < parts; i++)
+    functions[x[0].tokens - x[i].tokens] = tile_function(matrix.type, x[i].tokens);
   alignas(64) float out[Simd::kMaxTokens][kRows];
   const size_t tile_bytes = matrix.tile_bytes();
   for (int64_t tile = first; tile < last; tile++) {

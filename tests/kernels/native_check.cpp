@@ -28,8 +28,8 @@
 using namespace edgespec;
 
 // See library.cpp.
-extern "C" int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int64_t outputs, int64_t inputs,
-                               const float* bias, const float* x, int64_t tokens, float* y);
+extern "C" int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int64_t outputs,
+                               int64_t inputs, const float* bias, const float* x, int64_t tokens, float* y);
 extern "C" int edgespec_attention(const char* isa, const Attention* attention, float* y);
 extern "C" const char* edgespec_isa();
 
@@ -38,18 +38,23 @@ namespace {
 struct Format {
   const char* name;
   Type type;
-  int inputs;        // of a group
-  size_t bytes;      // of a group
-  int quants;        // bytes of it that hold quants
-  int halves;        // float16 numbers, 16 each, at its end
+  int inputs;    // of a group
+  size_t bytes;  // of a group
+  int quants;    // bytes of it that hold quants
+  int halves;    // float16 numbers, 16 each, at its end
 };
 
 const Format kFormats[] = {
-    {"Q4_0", Type::Q4_0, 32, sizeof(GroupQ4_0), 256, 1},     {"Q4_1", Type::Q4_1, 32, sizeof(GroupQ4_1), 256, 2},
-    {"Q5_0", Type::Q5_0, 32, sizeof(GroupQ5_0), 320, 1},     {"Q5_1", Type::Q5_1, 32, sizeof(GroupQ5_1), 320, 2},
-    {"Q8_0", Type::Q8_0, 32, sizeof(GroupQ8_0), 512, 1},     {"IQ4_NL", Type::IQ4_NL, 32, sizeof(GroupIQ4_NL), 256, 1},
-    {"Q4_K", Type::Q4_K, 256, sizeof(GroupQ4_K), 2048, 2},   {"Q5_K", Type::Q5_K, 256, sizeof(GroupQ5_K), 2560, 2},
-    {"Q6_K", Type::Q6_K, 256, sizeof(GroupQ6_K), 3072, 1},   {"F16", Type::F16, 32, sizeof(GroupF16), 0, 32},
+    {"Q4_0", Type::Q4_0, 32, sizeof(GroupQ4_0), 256, 1},
+    {"Q4_1", Type::Q4_1, 32, sizeof(GroupQ4_1), 256, 2},
+    {"Q5_0", Type::Q5_0, 32, sizeof(GroupQ5_0), 320, 1},
+    {"Q5_1", Type::Q5_1, 32, sizeof(GroupQ5_1), 320, 2},
+    {"Q8_0", Type::Q8_0, 32, sizeof(GroupQ8_0), 512, 1},
+    {"IQ4_NL", Type::IQ4_NL, 32, sizeof(GroupIQ4_NL), 256, 1},
+    {"Q4_K", Type::Q4_K, 256, sizeof(GroupQ4_K), 2048, 2},
+    {"Q5_K", Type::Q5_K, 256, sizeof(GroupQ5_K), 2560, 2},
+    {"Q6_K", Type::Q6_K, 256, sizeof(GroupQ6_K), 3072, 1},
+    {"F16", Type::F16, 32, sizeof(GroupF16), 0, 32},
 };
 
 // splitmix64: the same numbers on every machine.
@@ -102,7 +107,8 @@ int quant(const Format& format, const uint8_t* group, int row, int k) {
   return q;
 }
 
-double weight(const Format& format, const std::vector<uint8_t>& data, int64_t inputs, int64_t output, int64_t input) {
+double weight(const Format& format, const std::vector<uint8_t>& data, int64_t inputs, int64_t output,
+              int64_t input) {
   static const int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
   const int row = static_cast<int>(output % kRows), k = static_cast<int>(input % format.inputs);
   const uint8_t* group =
@@ -116,14 +122,21 @@ double weight(const Format& format, const std::vector<uint8_t>& data, int64_t in
   const int q = quant(format, group, row, k);
   const uint8_t* scales = group + format.quants;
   switch (format.type) {
-    case Type::Q4_0: return number(0) * (q - 8);
-    case Type::Q5_0: return number(0) * (q - 16);
-    case Type::Q8_0: return number(0) * (q - 128);
-    case Type::IQ4_NL: return number(0) * kIq4[q];
+    case Type::Q4_0:
+      return number(0) * (q - 8);
+    case Type::Q5_0:
+      return number(0) * (q - 16);
+    case Type::Q8_0:
+      return number(0) * (q - 128);
+    case Type::IQ4_NL:
+      return number(0) * kIq4[q];
     case Type::Q4_1:
-    case Type::Q5_1: return number(0) * q + number(1);
-    case Type::Q6_K: return number(0) * static_cast<int8_t>(scales[k / 16 * kRows + row]) * (q - 32);
-    default: break;
+    case Type::Q5_1:
+      return number(0) * q + number(1);
+    case Type::Q6_K:
+      return number(0) * static_cast<int8_t>(scales[k / 16 * kRows + row]) * (q - 32);
+    default:
+      break;
   }
   // Q4_K and Q5_K: byte i of ggml's 12 is byte i % 4 of word i / 4.
   auto byte = [&](int i) { return scales[4 * kRows * (i / 4) + 4 * row + i % 4]; };
@@ -133,12 +146,14 @@ double weight(const Format& format, const std::vector<uint8_t>& data, int64_t in
   return number(0) * scale * q - number(1) * minimum;
 }
 
-// Activations that int8 holds exactly: per block integers up to 127, one of which is that, times a power of 2.
+// Activations that int8 holds exactly: per block integers up to 127, one of which is that, times a power
+// of 2.
 std::vector<float> exact_activations(int64_t tokens, int64_t inputs, Random& random) {
   std::vector<float> x(static_cast<size_t>(tokens * inputs));
   for (size_t i = 0; i < x.size(); i += kBlock) {
     const int exponent = random.below(6) - 8;
-    for (int k = 0; k < kBlock; k++) x[i + k] = std::ldexp(static_cast<float>(random.below(255) - 127), exponent);
+    for (int k = 0; k < kBlock; k++)
+      x[i + k] = std::ldexp(static_cast<float>(random.below(255) - 127), exponent);
     x[i + random.below(kBlock)] = std::ldexp(127.0f, exponent);
   }
   return x;
@@ -154,12 +169,12 @@ std::vector<float> any_activations(int64_t tokens, int64_t inputs, Random& rando
 constexpr int kGuard = 64;
 constexpr float kUntouched = -12345.0f;
 
-std::vector<float> multiply(const char* path, const Format& format, const std::vector<uint8_t>& tiles, int64_t outputs,
-                            int64_t inputs, const float* bias, const std::vector<float>& x) {
+std::vector<float> multiply(const char* path, const Format& format, const std::vector<uint8_t>& tiles,
+                            int64_t outputs, int64_t inputs, const float* bias, const std::vector<float>& x) {
   const int64_t tokens = static_cast<int64_t>(x.size()) / inputs;
   std::vector<float> y(static_cast<size_t>(tokens * outputs) + 2 * kGuard, kUntouched);
-  if (edgespec_matmul(path, static_cast<int64_t>(format.type), tiles.data(), outputs, inputs, bias, x.data(), tokens,
-                      y.data() + kGuard) != 0)
+  if (edgespec_matmul(path, static_cast<int64_t>(format.type), tiles.data(), outputs, inputs, bias, x.data(),
+                      tokens, y.data() + kGuard) != 0)
     return {};
   for (size_t i = 0; i < kGuard; i++) {
     if (y[i] != kUntouched || y[y.size() - 1 - i] != kUntouched) {
@@ -180,7 +195,8 @@ struct Shape {
   bool bias;
 };
 
-const Shape kShapes[] = {{1, 256, true}, {15, 512, false}, {16, 256, false}, {17, 512, true}, {40, 1024, false}};
+const Shape kShapes[] = {
+    {1, 256, true}, {15, 512, false}, {16, 256, false}, {17, 512, true}, {40, 1024, false}};
 const int kTokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 31, 65};
 const int kMostTokens = 65;
 
@@ -204,7 +220,8 @@ bool portable_is_accurate(const Format& format, const Shape& shape, Random& rand
     for (int m = 0; m < kFew; m++)  // false for what is not a number, too
       good &= std::fabs(y[m * shape.outputs + n] - exact[m]) <= 1e-5 * size[m];
   }
-  if (!good) std::printf("scalar %s %d x %d: not accurate\n", format.name, int(shape.outputs), int(shape.inputs));
+  if (!good)
+    std::printf("scalar %s %d x %d: not accurate\n", format.name, int(shape.outputs), int(shape.inputs));
   return good;
 }
 
@@ -278,7 +295,8 @@ struct Layer {
     double total = 0;
     for (int64_t p = span.begin; p < span.end; p++) {
       double score = 0;  // small enough to need no maximum
-      for (int64_t d = 0; d < size; d++) score += double{q[d]} * k[(p / kRows * size + d) * kRows + p % kRows];
+      for (int64_t d = 0; d < size; d++)
+        score += double{q[d]} * k[(p / kRows * size + d) * kRows + p % kRows];
       total += std::exp(score);
       for (int64_t d = 0; d < size; d++) y[d] += std::exp(score) * v[p * size + d];
     }
@@ -296,7 +314,8 @@ bool attention_is_right(const char* path, const Layer& layer, bool halves) {
     good &= std::memcmp(row, alone.data(), sizeof(float) * alone.size()) == 0;
     for (int64_t head = 0; head < Layer::kHeads; head++) {
       const std::vector<double> exact = layer.exact(t, head);
-      for (int64_t d = 0; d < layer.size; d++) good &= std::fabs(row[head * layer.size + d] - exact[d]) <= 2e-5;
+      for (int64_t d = 0; d < layer.size; d++)
+        good &= std::fabs(row[head * layer.size + d] - exact[d]) <= 2e-5;
     }
   }
   if (!good)
@@ -351,7 +370,11 @@ struct Work {
   std::vector<uint8_t> tiles;
   std::vector<float> x;
 
-  Work(char** arguments) : path(arguments[0]), format(nullptr), outputs(std::atoi(arguments[3])), inputs(std::atoi(arguments[4])) {
+  Work(char** arguments)
+      : path(arguments[0]),
+        format(nullptr),
+        outputs(std::atoi(arguments[3])),
+        inputs(std::atoi(arguments[4])) {
     for (const Format& f : kFormats)
       if (std::strcmp(f.name, arguments[1]) == 0) format = &f;
     if (!format || outputs < 1 || outputs > 64 || inputs < 1) {
@@ -408,7 +431,8 @@ int main(int count, char** arguments) {
   std::vector<const char*> paths;
   for (const char* path : {"scalar", "avx2", "avxvnni", "avx512vnni", "neon", "dotprod", "i8mm"})
     if (available(path)) paths.push_back(path);
-  const bool products = check_products(paths), attention = check_attention(paths), good = products && attention;
+  const bool products = check_products(paths), attention = check_attention(paths),
+             good = products && attention;
   std::printf("%s:", good ? "products of the same bits, and right attention, on all paths" : "FAILED");
   for (const char* path : paths) std::printf(" %s", path);
   std::printf("\n");
