@@ -81,7 +81,7 @@ class Completing(_Strict):
 
     model: str | None = Field(None, description="As /v1/models names it; without it, the one there is.")
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions | None = Field(None, description="For streams only.")
     max_tokens: Count | None = None
     temperature: Annotated[Number, Field(ge=0, le=1000)] | None = Field(
         None, description="0 takes the most probable token. Default: 1."
@@ -98,7 +98,9 @@ class Completing(_Strict):
         None, description="How many of the last tokens the penalties look at, the prompt's too. Default: 64."
     )
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = Field(
-        None, description="By token id; -100 bans a token."
+        None,
+        description="By token id; -100 bans a token.",
+        json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}},
     )
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
         None, description="The answer depends on it alone; the i-th choice has seed + i."
@@ -185,7 +187,9 @@ class ChatRequest(Completing):
     messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: Count | None = Field(None, description="The newer name of max_tokens.")
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="Report this many alternatives to each token; needs `logprobs`."
+    )
     response_format: Annotated[
         JsonValue, _Unless("only plain text can be asked for yet; leave it out", {"type": "text"})
     ] = None

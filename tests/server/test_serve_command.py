@@ -15,6 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+import edgespec
+from edgespec.terminal.serve import serve
+
 from .conftest import PATIENCE
 
 COMMAND = [sys.executable, "-m", "edgespec", "serve"]
@@ -111,3 +114,10 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) 
 
 def test_a_model_that_is_not_there_is_said() -> None:
     assert "no-such-model" in refused("no-such-model", "--port", "0")
+
+
+def test_without_the_servers_libraries_it_is_said_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "edgespec.server.serve", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(edgespec.UsageError, match=r"needs uvicorn.*edgespec\[server\]"):
+        serve("target.gguf", {}, {})

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,43 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_given_up(
     assert endless.gate.registry.get_sample_value("edgespec_answers_total", {"finish_reason": "length"}) == 2
     until(lambda: ticket.cancelled)
     leave()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "READ_SECONDS", 0.1)
+    came = threading.Event()
+
+    def half() -> Iterator[bytes]:
+        yield b"{"
+        came.wait(PATIENCE)
+
+    def answer() -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
+        return endless.http.post(TEXT, content=half(), headers=headers)
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(answer)
+        counted = {"path": TEXT, "status": "408"}
+        until(lambda: endless.gate.registry.get_sample_value("edgespec_requests_total", counted))
+        came.set()
+        with suppress(httpx.HTTPError):  # the server may have hung up by now
+            assert asked.result().status_code == 408
+
+
+def test_a_stream_that_has_nothing_to_say_shows_that_it_is_alive(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "QUIET_SECONDS", 0.05)
+    endless.gate.open.clear()
+    body = ENDLESS | {"max_tokens": 3, "stream": True}
+    with endless.http.stream("POST", TEXT, json=body) as response:
+        lines = filter(None, response.iter_lines())
+        assert [next(lines) for _ in range(5)] == [": working"] * 5
+        endless.gate.open.set()
+        *_, last = lines
+    assert last == "data: [DONE]"
 
 
 def test_a_request_for_many_answers_lets_others_in_between(endless: Server) -> None:
