@@ -42,7 +42,7 @@ def main(
     margins = None if exact else _margins(target, texts, 5 if depth == "auto" else int(depth) + 1)
     k = "auto" if depth == "auto" else int(depth)
     accepted = rounds = different = 0
-    with edgespec.load(target, draft=draft, backend=backend, draft_backend=backend, depth=k) as speculative:
+    with edgespec.load(target, draft=draft, backend=backend, depth=k) as speculative:
         result = Equality(0.0 if margins is None else _threshold(margins))
         for i, (name, prompt, text) in enumerate(texts):
             if margins is None:
