@@ -1,0 +1,56 @@
+"""What passes cost here is measured once per model, runtime and number of threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgespec.backends import speed
+from edgespec.backends.llama_cpp import LlamaCpp
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "edgespec"))
+    return tmp_path / "edgespec"
+
+
+def test_it_is_measured_once_and_remembered(
+    target: LlamaCpp, model_files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(speed, "NOTICED", 0.0)
+    file = model_files / "target.gguf"
+    assert speed.known_seconds(file, "llama.cpp", 1) is None
+    found = speed.pass_seconds(file, "llama.cpp", target, 1)
+    assert set(found) == set(speed.SIZES)
+    assert all(seconds > 0.0 for seconds in found.values())
+    assert speed.pass_seconds(file, "llama.cpp", target, 1) == found
+    assert speed.known_seconds(file, "llama.cpp", 1) == found
+    assert caplog.messages == ["measuring what passes of target.gguf cost here, once"]
+    assert speed.known_seconds(file, "llama.cpp", 2) is None
+    assert speed.known_seconds(file, "onnx", 1) is None
+    assert speed.known_seconds(model_files / "draft.gguf", "llama.cpp", 1) is None
+
+
+def test_nothing_is_said_where_nobody_would_notice(
+    target: LlamaCpp, model_files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(speed, "NOTICED", float("inf"))
+    speed.pass_seconds(model_files / "target.gguf", "llama.cpp", target, 1)
+    assert caplog.messages == []
+
+
+def test_what_was_measured_with_other_sizes_is_measured_again(
+    target: LlamaCpp, model_files: Path, home: Path
+) -> None:
+    file = model_files / "target.gguf"
+    speed.pass_seconds(file, "llama.cpp", target, 1)
+    [kept] = home.rglob(speed.FILE)
+    found = json.loads(kept.read_text("utf-8"))
+    [times] = [by_runtime["llama.cpp"] for by_runtime in found.values()]
+    del times["3"]
+    kept.write_text(json.dumps(found), "utf-8")
+    assert speed.known_seconds(file, "llama.cpp", 1) is None
+    assert 3 in speed.pass_seconds(file, "llama.cpp", target, 1)
