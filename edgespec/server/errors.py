@@ -58,4 +58,6 @@ def as_api_error(error: Exception, fields: Set[str]) -> ApiError:
         return ApiError(400, message, param=name if name in fields else None)
     if isinstance(error, EdgespecError):
         return ApiError(500, message, code="model_failed")
+    if isinstance(error, MemoryError):
+        return ApiError(503, "there is not enough memory", code="out_of_memory", retry_after=30)
     return ApiError(500, f"this is a bug: {type(error).__name__}: {message}", code="bug")

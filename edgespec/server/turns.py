@@ -269,9 +269,12 @@ class Turns:
             return self._current
 
     def _unload(self) -> None:
-        if self._runtime is not None:
-            self._runtime.close()
-            self._runtime = None
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            try:
+                runtime.close()
+            except Exception:  # the thread must live on
+                log.exception("the models could not be closed")
 
     def _loaded(self) -> Runtime:
         if self._runtime is None:

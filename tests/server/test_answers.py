@@ -152,11 +152,14 @@ def test_an_answer_can_be_sent_back_as_it_came(tiny: Server) -> None:
     assert tiny.post("/v1/chat/completions", body).status_code == 200
 
 
-def test_the_next_turn_processes_only_what_is_new(tiny: Server) -> None:
-    first = tiny.chat("stay " * 20, **GREEDY)
-    answer = first["choices"][0]["message"]["content"]
-    second = tiny.chat("stay " * 20, answer, "stay", **GREEDY)["usage"]
-    assert second["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"]
+def test_the_next_turn_of_a_long_conversation_processes_only_what_is_new(endless_file: Path) -> None:
+    with served(loader(endless_file, n_ctx=4096)) as server:
+        first = server.chat("stay " * 600, **GREEDY)
+        answer = first["choices"][0]["message"]["content"]
+        second = server.chat("stay " * 600, answer, "stay", **GREEDY)["usage"]
+    read = first["usage"]["prompt_tokens"] - first["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert read > 2000
+    assert second["prompt_tokens"] - second["prompt_tokens_details"]["cached_tokens"] < 0.15 * read
 
 
 def test_what_was_done_is_counted(tiny: Server) -> None:
