@@ -33,9 +33,9 @@ MEMORY = 400.0
 """judged tokens that a table cell remembers"""
 PRIOR = 8.0
 """judged tokens that what a cell started from weighs"""
-TEXT_MEMORY = 24.0
+TEXT_MEMORY = 20.0
 """judged tokens over which the text's own level is taken"""
-TEXT_PRIOR = 4.0
+TEXT_PRIOR = 2.0
 """judged tokens that the assumption of a text like all others weighs"""
 
 
