@@ -41,7 +41,8 @@ class OnnxOptions:
     provider: str | None = None
     """None: the CPU; `auto`: the first accelerator that runs the model; or a name, see onnx_session"""
     strict: bool = False
-    """compute single tokens in passes of two, so that a token's logits do not depend on the pass"""
+    """a token's logits must not depend on its pass, which is tried: so they are by the way our kernels
+    compute; elsewhere single tokens are computed in passes of two. Chains only, so not with `tree`"""
     kv_type: str | None = None
     """of the cache: f32 or f16; None: f32, or what a model made by others was exported with"""
     tree: bool = False
@@ -75,6 +76,8 @@ class Onnx:
         BackendError when onnxruntime or a provider fails.
         """
         options = options or OnnxOptions()
+        if options.strict and options.tree:
+            raise UsageError("strict output is of chains; leave out trees, or strictness")
         self._open: dict[int, _Open] = {}
         threads = options.threads if options.threads is not None else compute_threads()
         if threads < 1:
@@ -119,7 +122,7 @@ class Onnx:
             )
         return Capabilities(
             rollback=True,
-            row_invariant=options.strict or model.row_invariant,
+            row_invariant=options.strict or (model.row_invariant and not model.tree),
             gpu=model.provider in ("cuda", "tensorrt"),
             tree=model.tree,
             hidden=bool(model.hidden),

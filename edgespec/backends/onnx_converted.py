@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Logits, Tokenizer
+from edgespec.backends.fingerprint import identity
 from edgespec.backends.onnx_adapted import adapted
 from edgespec.backends.onnx_buffers import FixedCache, bind, kv_type
 from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
@@ -43,6 +45,7 @@ class ConvertedModel:
         self._kv_type = kv_type(kv or "f32")
         self.tree = tree
         self._folder = folder
+        self._conversion = _identity(folder)
         self.vocabulary = VocabularyModel(folder / VOCABULARY)
         self.tokenizer: Tokenizer = self.vocabulary.tokenizer
         self.chat_template = self.vocabulary.chat_template
@@ -53,8 +56,6 @@ class ConvertedModel:
         except BaseException:
             self.close()
             raise
-        report = read_report(folder)
-        self.fingerprint = report.source_sha256 if report else self.shape.name
 
     def _start(self, session: Any) -> None:
         """Read what the graph says of itself, and run it once."""
@@ -102,6 +103,9 @@ class ConvertedModel:
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
         self._pad = limits.pad and not self.row_invariant
+        # A padded pass and one of the tree graph round differently, and so would the keys and values.
+        known = repr((*self._conversion, self.tree, self._pad))
+        self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
         tokens, rows = max(2, limits.max_batch), limits.max_rows + 1
         self._ids = np.zeros(tokens, np.int64)
         self._positions = np.zeros(tokens, np.int64)
@@ -219,3 +223,11 @@ class ConvertedModel:
     def close(self) -> None:
         self.vocabulary.close()
         self.session = None
+
+
+def _identity(folder: Path) -> tuple[object, ...]:
+    """What tells a conversion from others, those of the same file included."""
+    report = read_report(folder)
+    if report is None:
+        return (identity(folder),)
+    return report.source_sha256, report.version, report.portable, report.small, report.trimmed is not None

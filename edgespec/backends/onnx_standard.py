@@ -93,7 +93,6 @@ class StandardModel:
         tokenizer = HFTokenizer(home)
         self.tokenizer: Tokenizer = tokenizer
         self.chat_template = tokenizer.chat_template
-        self.fingerprint = fingerprint(file)
 
     def _start(self, session: Any) -> None:
         """Read what the graph takes and yields, and run it once: the width of its logits is what comes."""
@@ -170,6 +169,9 @@ class StandardModel:
 
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
+        self.fingerprint = fingerprint(self._file)
+        if limits.pad:  # padded passes round differently
+            self.fingerprint += "/padded"
         self._logits: Logits = np.empty((limits.max_rows + 1, self.shape.vocabulary), np.float32)
         self._piece = max(2, LOGITS_BYTES // (4 * self.shape.vocabulary))
         kind = next(o.type for o in self.session.get_outputs() if o.name == self.names.logits)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from edgespec.convert.tiles import TILES
 from edgespec.errors import ModelError
-from edgespec.kernels.library import DOMAIN
+from edgespec.kernels.library import ABI, DOMAIN
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-OPSET = 1
 ALIGNMENT = 64
 """of weights in their file, so that vectors can be loaded in place"""
 _ATTENTION = "Attention"
@@ -31,7 +30,7 @@ def uses_kernels(model: ModelProto) -> bool:
 
 def check_kernels(model: ModelProto) -> None:
     """Raise ModelError if a node of ours does not fit its weights, or is of a kind that is not known."""
-    if any(opset.domain == DOMAIN and opset.version != OPSET for opset in model.opset_import):
+    if any(opset.domain == DOMAIN and opset.version != ABI for opset in model.opset_import):
         raise ModelError("it needs another version of edgespec's kernels; convert it again")
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:

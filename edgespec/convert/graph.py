@@ -28,6 +28,9 @@ from edgespec.convert.nodes import Graph, linear, lookup
 from edgespec.convert.tiles import ROWS
 from edgespec.convert.weights import Weights
 
+LARGEST_HEAD = 1024
+"""channels a head that our attention takes; kLargestHead in kernels/attention_op.cpp"""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -41,8 +44,8 @@ class Variant:
 
 
 def has_tiled_attention(decoder: Decoder, variant: Variant) -> bool:
-    """Whether attention is ours, which takes whole tiles of channels."""
-    return not variant.portable and decoder.head % ROWS == 0
+    """Whether attention is ours, which takes whole tiles of channels, and not any number of them."""
+    return not variant.portable and decoder.head % ROWS == 0 and decoder.head <= LARGEST_HEAD
 
 
 def build_graph(

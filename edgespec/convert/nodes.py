@@ -11,7 +11,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from edgespec.convert.tiles import Tiles
 from edgespec.convert.weights import Matrix, as_rows
-from edgespec.kernels.library import DOMAIN
+from edgespec.kernels.library import ABI, DOMAIN
 
 CONTRIB = "com.microsoft"
 OPSET, IR_VERSION = 21, 10
@@ -70,7 +70,7 @@ class Graph:
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, [*self._initializers.values()])
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         if any(node.domain == DOMAIN for node in self.nodes):
-            opsets.append(helper.make_opsetid(DOMAIN, 1))
+            opsets.append(helper.make_opsetid(DOMAIN, ABI))
         model = helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgespec"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from edgespec.backends.base import Segment  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
 from edgespec.backends.prefix import align  # noqa: E402
 from edgespec.convert.convert import convert  # noqa: E402
+from edgespec.convert.folder import read_report  # noqa: E402
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -45,7 +48,7 @@ def portable(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def backend(folder: Path) -> Iterator[Onnx]:
-    backend: Onnx = load(folder, tree=True, strict=True, max_rows=64)
+    backend: Onnx = load(folder, tree=True, max_rows=64)
     yield backend
     backend.close()
 
@@ -108,12 +111,23 @@ def test_kv_types_that_are_not_to_be_had_are_refused(folder: Path) -> None:
             load(folder, kv_type=kv_type)
 
 
-def test_a_row_is_the_same_in_every_bit_whatever_is_in_the_pass(backend: Onnx) -> None:
+@pytest.mark.parametrize("conversion", ["folder", "portable"])
+def test_a_row_is_the_same_in_every_bit_whatever_is_in_the_pass(
+    conversion: str, request: pytest.FixtureRequest
+) -> None:
+    backend: Onnx = load(request.getfixturevalue(conversion), strict=True, max_rows=64)
     assert backend.capabilities.row_invariant
     tokens = text(130)
     rows = feed(backend, tokens, 2)
     for size in (1, *range(3, 17), 31, 64):
         assert np.array_equal(feed(backend, tokens, size), rows), size
+    backend.close()
+
+
+def test_rows_of_trees_may_depend_on_the_pass(backend: Onnx, folder: Path) -> None:
+    assert not backend.capabilities.row_invariant
+    with pytest.raises(UsageError, match="strict output is of chains"):
+        load(folder, tree=True, strict=True)
 
 
 def test_only_the_rows_asked_for_are_given(backend: Onnx) -> None:
@@ -258,7 +272,7 @@ def test_saved_caches_that_do_not_fit_are_refused(
     with pytest.raises(BackendError, match="another model"):
         other.restore(other.open(), file)
     other.close()
-    half: Onnx = load(folder, kv_type="f16")
+    half: Onnx = load(folder, tree=True, kv_type="f16")
     with pytest.raises(BackendError, match="saved with other settings"):
         half.restore(half.open(), file)
     half.close()
@@ -270,6 +284,38 @@ def test_saved_caches_that_do_not_fit_are_refused(
     with pytest.raises(BackendError, match="not a saved cache"):
         backend.restore(sequence, file)
     backend.close(sequence)
+
+
+def test_caches_are_not_mixed_between_conversions_of_a_file(portable: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    saving: Onnx = load(portable)
+    sequence = saving.open()
+    saving.forward([Segment(sequence, text(50))])
+    saving.save(sequence, file)
+    saving.close()
+    report = read_report(portable)
+    assert report is not None
+    copy = Path(shutil.copytree(portable, tmp_path / "copy"))
+    for change, options in (
+        ({"small": True}, {}),
+        ({"portable": False}, {}),
+        ({"trimmed": {"kept": 1}}, {}),
+        ({}, {"strict": True}),
+        ({}, {"tree": True}),
+    ):
+        replace(report, **change).save(copy)
+        with pytest.raises(BackendError, match="another model"):
+            restored(copy, file, options)
+    report.save(copy)
+    assert restored(copy, file, {}) == text(50)
+
+
+def restored(folder: Path, file: Path, options: dict[str, bool]) -> list[int]:
+    """The tokens of a saved cache, if it fits a model."""
+    with closing(load(folder, **options)) as backend:
+        sequence = backend.open()
+        backend.restore(sequence, file)
+        return list(sequence.tokens)
 
 
 def test_passes_that_are_impossible_are_refused(folder: Path) -> None:

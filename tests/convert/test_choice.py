@@ -6,6 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from kernels_here import need_kernels
@@ -18,6 +19,8 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 import edgespec
+from edgespec.backends.base import Segment
+from edgespec.backends.onnx import Onnx, OnnxOptions
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
 from edgespec.convert.folder import folder_for
@@ -91,6 +94,25 @@ def test_without_kernels_a_conversion_for_them_is_refused(
     caplog.set_level(logging.WARNING)
     assert loads(model, "auto") == "LlamaCpp"
     assert any("tiny.onnx-edgespec is not used" in line for line in caplog.messages)
+
+
+def test_our_kernels_need_no_strictness_for_rows_that_do_not_depend_on_the_pass(model: Path) -> None:
+    need_kernels()
+    tokens = [7 * i % 25 for i in range(28)]
+    rows = []
+    for strict, tree in ((False, False), (True, False), (False, True)):
+        options = OnnxOptions(n_ctx=64, threads=1, strict=strict, tree=tree)
+        backend = Onnx(convert(model, portable=False).folder, options)
+        assert backend.capabilities.row_invariant is not tree
+        for size in (len(tokens), 1, 5):
+            sequence = backend.open()
+            for i in range(0, len(tokens), size):
+                piece = tokens[i : i + size]
+                rows += [*backend.forward([Segment(sequence, piece, rows=len(piece))]).copy()]
+            backend.close(sequence)
+        backend.close()
+    plain = np.array(rows).reshape(9, len(tokens), -1)[:6]
+    assert (plain == plain[0]).all()
 
 
 @pytest.fixture

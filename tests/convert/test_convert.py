@@ -20,9 +20,11 @@ from .tiny_models import TINY, YARN, Tiny, write_tiny
 
 pytest.importorskip("onnx")
 
+from onnx import load_model
+
 from edgespec.convert import convert as module
 from edgespec.convert.convert import convert
-from edgespec.convert.folder import folder_for, read_report
+from edgespec.convert.folder import MODEL, folder_for, read_report
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,13 @@ def test_the_folder_is_complete_by_itself(
     assert became == {"Q4_1": form, "F32": ("float32", True)} and report["portable"] == portable
     header = gguf.GGUFReader(done.folder / "vocab.gguf")
     assert not header.tensors and "tokenizer.ggml.tokens" in header.fields
+
+
+@pytest.mark.parametrize(("head", "op"), [(1024, "Attention"), (1040, "GroupQueryAttention")])
+def test_heads_too_wide_for_our_attention_are_onnx_runtimes(tmp_path: Path, head: int, op: str) -> None:
+    file = write_tiny(tmp_path / "tiny.gguf", Tiny("llama", head=head, heads=1, kv_heads=1, layers=1))
+    graph = load_model(convert(file, portable=False).folder / MODEL, load_external_data=False).graph
+    assert [node.op_type for node in graph.node if "Attention" in node.op_type] == [op]
 
 
 def test_what_was_converted_is_not_converted_again(model: Path) -> None:
