@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.backends.onnx_files import read_converted
 from edgespec.backends.onnx_window import ATTENTION, fit_windows
 from edgespec.kernels.library import DOMAIN
 
@@ -18,9 +19,7 @@ _FLOATS = (0, 1, 2, 7, 8, 10)
 def adapted(path: Path, *, half: bool) -> bytes | None:
     """The graph of a model file with its windows as this runtime understands them and, if `half`, with
     keys and values in float16; None if it may be loaded as it is."""
-    import onnx
-
-    model = onnx.load_model(str(path), load_external_data=False)
+    model = read_converted(path)
     changed = fit_windows(model.graph)
     if half:
         _keep_in_half(model.graph)

@@ -5,12 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.errors import ModelError
+from edgespec.errors import BackendError, ModelError
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 _LARGE = 256 << 20
+
+
+def read_converted(path: Path) -> ModelProto:
+    """As `read_graph`, of a converted model. Raises BackendError without the package onnx, and ModelError
+    if the weights are inside: what cannot be checked does not run."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise BackendError(
+            f"converted models need the package onnx: pip install 'edgespec[onnx]' ({error})"
+        ) from error
+    model = read_graph(path)
+    if model is None:
+        raise ModelError(f"{path} is damaged: a converted graph is never as large; convert it again")
+    return model
 
 
 def read_graph(path: Path) -> ModelProto | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -400,6 +401,14 @@ def test_weights_cut_short_or_missing_are_told(copy: Path) -> None:
 def test_a_missing_tokenizer_is_told(copy: Path) -> None:
     (copy / "vocab.gguf").unlink()
     refused(copy, "tokenizer .* is missing")
+
+
+def test_without_the_package_onnx_nothing_runs_unchecked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(BackendError, match="need the package onnx: pip install"):
+        load(folder)
 
 
 def test_a_damaged_graph_is_told(copy: Path) -> None:
