@@ -14,6 +14,7 @@ from time import perf_counter
 
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.fingerprint import identity
+from edgespec.convert.folder import folder_for, is_converted
 from edgespec.device.cores import compute_threads, machine
 from edgespec.hub import state
 
@@ -95,7 +96,10 @@ def _known(path: Path, threads: int | None) -> dict[str, Times]:
 
 
 def _key(path: Path, threads: int | None) -> str:
-    return f"{machine()}/{identity(path)}/{threads or compute_threads()}"
+    """With the conversions of a GGUF file: made anew, or for other operators, they take another time."""
+    folders = (folder_for(path), folder_for(path, portable=True)) if path.is_file() else ()
+    made = [identity(folder) for folder in folders if is_converted(folder)]
+    return "/".join([machine(), identity(path), *made, str(threads or compute_threads())])
 
 
 def measure(backend: Backend, announce: Callable[[], None] = lambda: None) -> Times:

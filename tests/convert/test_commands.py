@@ -128,6 +128,10 @@ def test_auto_measures_once_and_says_what_it_chose(
     caplog.clear()
     edgespec.load(model, backend="auto", depth=4, threads=1).close()
     assert "measuring" not in "\n".join(caplog.messages)
+    convert(model, portable=True)
+    convert(model, portable=False, small=True)
+    edgespec.load(model, backend="auto", depth=4, threads=1).close()
+    assert "measuring target.gguf with onnx, once" in "\n".join(caplog.messages)
 
 
 @pytest.mark.parametrize(
