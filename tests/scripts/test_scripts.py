@@ -88,7 +88,7 @@ case "$*" in
     venv="${{@: -1}}"
     mkdir -p "$venv/bin"
     touch "$venv/pyvenv.cfg"
-    for tool in edgespec ruff mypy; do cp /bin/true "$venv/bin/$tool"; done
+    for tool in edgespec ruff mypy clang-format; do cp /bin/true "$venv/bin/$tool"; done
     cp "$0" "$venv/bin/python"
     [ ! -e '{folder}/no-ensurepip' ] || {{ echo 'exit 1' >"$venv/bin/python"; exit 1; }} ;;
 esac
