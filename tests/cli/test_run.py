@@ -64,7 +64,9 @@ def test_a_terminal_is_not_told_what_to_do_by_the_model(monkeypatch: pytest.Monk
 
 
 def test_json_is_one_object_with_everything(edgespec: Edgespec, pair: list[object]) -> None:
-    ended = edgespec("run", *pair, PROMPT, "--json", "--max-tokens", 7, "--seed", 3, "--logprobs", 2, "--depth", 4)
+    ended = edgespec(
+        "run", *pair, PROMPT, "--json", "--max-tokens", 7, "--seed", 3, "--logprobs", 2, "--depth", 4
+    )
     found = ended.json
     assert ended.out.count("\n") == 1
     assert found["pair"] == str(pair[0])
