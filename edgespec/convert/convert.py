@@ -18,6 +18,7 @@ import filelock
 import numpy as np
 import onnx
 
+from edgespec.backends.onnx_files import read_graph
 from edgespec.convert.external_data import ExternalData
 from edgespec.convert.folder import (
     DATA,
@@ -106,7 +107,9 @@ def convert(
         ):
             same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
             if same or known.source_sha256 == _sha256(source, progress):
-                return Conversion(folder, known, fresh=False)
+                if _is_whole(folder):
+                    return Conversion(folder, known, fresh=False)
+                progress.message(f"{folder.name} is damaged, and is made again")
         _require_room(source, storage, folder)
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
@@ -123,6 +126,16 @@ def convert(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return Conversion(folder, report, fresh=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether graphs and vocabulary of a conversion are there, and its weights as long as they should be."""
+    try:
+        for file in (MODEL, TREE):
+            read_graph(folder / file)
+    except ModelError:
+        return False
+    return (folder / VOCABULARY).is_file()
 
 
 def _trim(source: Source, head: Head, storage: Storage) -> dict[str, object]:

@@ -24,7 +24,7 @@ from onnx import load_model
 
 from edgespec.convert import convert as module
 from edgespec.convert.convert import convert
-from edgespec.convert.folder import MODEL, folder_for, read_report
+from edgespec.convert.folder import DATA, MODEL, VOCABULARY, folder_for, read_report
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,22 @@ def test_another_version_converts_again(model: Path, monkeypatch: pytest.MonkeyP
     convert(model)
     monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
     assert convert(model).fresh
+
+
+@pytest.mark.parametrize("damage", ["no weights", "cut weights", "graph", "no vocabulary"])
+def test_what_is_damaged_is_converted_again(model: Path, damage: str) -> None:
+    first = convert(model)
+    data = first.folder / DATA
+    if damage == "no weights":
+        data.unlink()
+    elif damage == "cut weights":
+        os.truncate(data, data.stat().st_size // 2)
+    elif damage == "graph":
+        (first.folder / MODEL).write_bytes(b"no graph")
+    else:
+        (first.folder / VOCABULARY).unlink()
+    assert convert(model).fresh
+    assert not convert(model).fresh
 
 
 def test_an_interrupted_conversion_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
