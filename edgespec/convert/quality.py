@@ -50,14 +50,14 @@ def measure_quality(source: Path, folder: Path, full: bool, progress: Progress) 
     with_llama = LlamaCpp(source, LlamaCppOptions(n_ctx=n + 1, max_batch=n, max_rows=n, kv_type="f32"))
     try:
         tokens = with_llama.tokenizer.encode(_text())[:n]
-        progress.start("running llama.cpp", 2 * len(tokens))
+        progress.start("running llama.cpp", 2 * len(tokens), unit="tokens")
         rows = {
             "llama.cpp": _logits(with_llama, tokens, n, progress),
             "llama.cpp, one by one": _logits(with_llama, tokens, 1, progress),
         }
     finally:
         with_llama.close()
-    progress.start("running ONNX Runtime", len(tokens))
+    progress.start("running ONNX Runtime", len(tokens), unit="tokens")
     with_onnx = Onnx(folder, OnnxOptions(n_ctx=n + 1, max_batch=PASS, max_rows=PASS))
     try:
         rows["onnx"] = _logits(with_onnx, tokens, PASS, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console, JustifyMethod
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -32,6 +34,23 @@ tested    by us; what is not may still work, or turn out not to fit together
 Fetch one: edgespec pull NAME"""
 
 
+class _Amount(DownloadColumn):
+    """How much is done, of tasks that count something else than bytes too."""
+
+    def render(self, task: Task) -> Text:
+        unit = task.fields["unit"]
+        if unit == "bytes":
+            return super().render(task)
+        return Text(f"{task.completed:,.0f}/{task.total or 0:,.0f} {unit}", style="progress.download")
+
+
+class _Speed(TransferSpeedColumn):
+    """Of tasks that count bytes."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.fields["unit"] == "bytes" else Text()
+
+
 class BarProgress:
     """Shows a pull on stderr: messages as lines, the task at hand as a bar. A context manager."""
 
@@ -40,8 +59,8 @@ class BarProgress:
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
-            DownloadColumn(),
-            TransferSpeedColumn(),
+            _Amount(),
+            _Speed(),
             TimeRemainingColumn(),
             console=self._console,
             disable=not self._console.is_terminal,
@@ -61,13 +80,14 @@ class BarProgress:
         """Print a line above the bar."""
         self._console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
-    def start(self, task: str, total: int, done: int = 0) -> None:
+    def start(self, task: str, total: int, done: int = 0, unit: str = "bytes") -> None:
         """Replace the bar by one for the new task; where there is no terminal, say what begins."""
         if not self._console.is_terminal:
-            self.message(f"{task} ({human(total)}{f', {human(done)} done' if done else ''})")
+            amounts = [human(n) if unit == "bytes" else f"{n:,} {unit}" for n in (total, done)]
+            self.message(f"{task} ({amounts[0]}{f', {amounts[1]} done' if done else ''})")
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(visible(task), total=total, completed=done)
+        self._task = self._bars.add_task(visible(task), total=total, completed=done, unit=unit)
 
     def advance(self, n: int) -> None:
         """Move the bar."""
@@ -77,7 +97,10 @@ class BarProgress:
 
 def print_inventory(inventory: Inventory) -> None:
     """The tables of `edgespec models`."""
-    console = Console()
+    _print_whole(lambda console: _print_inventory(console, inventory))
+
+
+def _print_inventory(console: Console, inventory: Inventory) -> None:
     table = Table(title="Catalog", title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in ("name", "size", "on disk", "draft", "licence", "checksum", "tested"):
         justify: JustifyMethod = "right" if heading == "size" else "left"
@@ -105,13 +128,18 @@ def print_inventory(inventory: Inventory) -> None:
 
 def print_info(info: ModelInfo, *, full: bool = False) -> None:
     """What `edgespec models inspect` shows. `full`: the whole chat template."""
+    _print_whole(lambda console: _print_info(console, info, full))
+
+
+def _print_whole(show: Callable[[Console], None]) -> None:
+    """Print tables; where there is no terminal, no line is cut, folded or padded, as others read them."""
     console = Console()
     if console.is_terminal:
-        _print_info(console, info, full)
+        show(console)
         return
-    wide = Console(width=_NO_LIMIT)  # others read the lines: none is cut, folded or padded
+    wide = Console(width=_NO_LIMIT)
     with wide.capture() as shown:
-        _print_info(wide, info, full)
+        show(wide)
     for line in shown.get().splitlines():
         console.file.write(f"{line.rstrip()}\n")
 

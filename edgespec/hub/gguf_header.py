@@ -118,6 +118,8 @@ def read_header(path: Path) -> Header:
     Raises ModelError when the file is missing, is not a GGUF, or is damaged or cut short.
     """
     try:
+        if path.is_dir():
+            raise ModelError(f"{path} is not a GGUF model: it is a folder.")
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
             raise ModelError(f"{path} is not a GGUF model: it is not a regular file.")
         with path.open("rb") as file:

@@ -15,12 +15,12 @@ class Progress(Protocol):
         """Something the user should read: terms, waiting, what was found."""
         ...
 
-    def start(self, task: str, total: int, done: int = 0) -> None:
-        """A task of `total` bytes begins, of which `done` were done earlier."""
+    def start(self, task: str, total: int, done: int = 0, unit: str = "bytes") -> None:
+        """A task of `total` bytes (or tokens, …) begins, of which `done` were done earlier."""
         ...
 
     def advance(self, n: int) -> None:
-        """`n` more bytes; negative when some must be done again."""
+        """`n` more of them; negative when some must be done again."""
         ...
 
 
@@ -31,9 +31,9 @@ class LogProgress:
         """Log it."""
         _log.warning(text)
 
-    def start(self, task: str, total: int, done: int = 0) -> None:
+    def start(self, task: str, total: int, done: int = 0, unit: str = "bytes") -> None:
         """Log it where details are wanted."""
-        _log.info("%s: %d of %d bytes", task, done, total)
+        _log.info("%s: %d of %d %s", task, done, total, unit)
 
     def advance(self, n: int) -> None:
         """Nothing to show."""

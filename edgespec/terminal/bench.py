@@ -36,7 +36,8 @@ def bench(
     results = from_lines(file.read_text("utf-8")) if file and file.is_file() else []
     done = {result.id for result in results}
     with open_pair(pair, loading, generating) as runtime:
-        note(f"{describe(runtime)}, {len(prompts)} prompts, {repeats} times each way")
+        times = f"{repeats} time{'s' * (repeats != 1)}"
+        note(f"{describe(runtime)}, {len(prompts)} prompts, {times} each way")
         for number, prompt in enumerate(prompts, 1):
             if prompt.id in done:
                 continue

@@ -40,6 +40,8 @@ def policy_notes(policy: Policy) -> Callable[[Round], None]:
         drafted = (
             f"{finished.accepted} of {len(finished.drafted)} accepted" if finished.drafted else "no draft"
         )
+        if sys.stdout.isatty() and sys.stderr.isatty():
+            print(file=sys.stderr)  # the answer so far stands in this line
         note(f"{drafted}, {finished.seconds * 1e3:.0f} ms. {policy.explain()}")
 
     return on_round

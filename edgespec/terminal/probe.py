@@ -77,7 +77,9 @@ def _show(found: Probe) -> None:
     table.add_row("cores", usable + (f", time for {c.quota}" if c.quota else ""))
     table.add_row("memory", f"{human(found.memory)}, {human(found.available)} available")
     for n, rate in b.by_threads.items():
-        table.add_row("reads" if n == min(b.by_threads) else "", f"{rate / 1e9:.1f} GB/s with {n} threads")
+        table.add_row(
+            "reads" if n == min(b.by_threads) else "", f"{rate / 1e9:.1f} GB/s with {n} thread{'s' * (n > 1)}"
+        )
     if not b.bound_by_memory:
         table.add_row("", f"at least: the loop is only {b.headroom:.1f} times faster in the cache")
     table.add_row("heat", _heat(t.celsius, t.throttled, t.clock))

@@ -12,7 +12,7 @@ class Recorder:
     def message(self, text: str) -> None:
         self.messages.append(text)
 
-    def start(self, task: str, total: int, done: int = 0) -> None:
+    def start(self, task: str, total: int, done: int = 0, unit: str = "bytes") -> None:
         self.tasks.append((task, total, done))
         self.advanced = done
 
