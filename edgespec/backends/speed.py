@@ -38,15 +38,17 @@ def fastest(
 ) -> tuple[str, str]:
     """(name of the backend, why in words). Measures backends not yet measured with this file and number
     of threads: a few seconds each, and the time to load them."""
-    times = _known(path, threads)
+    times: dict[str, Times] = {}
     for name, opener in openers.items():
-        if name not in times:
+        known = _known(path, name, threads)
+        if known is None:
             log.warning("measuring %s with %s, once", path.name, name)
             backend = opener()
             try:
-                times[name] = _measure_once(path, name, backend, threads, lambda: None)
+                known = _measure_once(path, name, backend, threads, lambda: None)
             finally:
                 backend.close()
+        times[name] = known
     size = str(min(SIZES, key=lambda n: abs(n - depth - 1)))
     best = min(openers, key=lambda name: times[name][size])
     pass_ = "a token" if size == "1" else f"{size} tokens"
@@ -60,13 +62,13 @@ def pass_seconds(path: Path, name: str, backend: Backend, threads: int | None) -
     def announce() -> None:
         log.warning("measuring what passes of %s cost here, once", path.name)
 
-    times = _known(path, threads).get(name) or _measure_once(path, name, backend, threads, announce)
+    times = _known(path, name, threads) or _measure_once(path, name, backend, threads, announce)
     return _seconds(times)
 
 
 def known_seconds(path: Path, name: str, threads: int | None) -> dict[int, float] | None:
     """As `pass_seconds`, where that was measured before."""
-    times = _known(path, threads).get(name)
+    times = _known(path, name, threads)
     return None if times is None else _seconds(times)
 
 
@@ -79,26 +81,25 @@ def _measure_once(
 ) -> Times:
     times = measure(backend, announce)
     known = state.read(FILE)
-    known.setdefault(_key(path, threads), {})[name] = times
+    known.setdefault(_key(path, name, threads), {})[name] = times
     state.write(FILE, known)
     return times
 
 
-def _known(path: Path, threads: int | None) -> dict[str, Times]:
-    """What was measured with all SIZES, by backend."""
-    found = state.read(FILE).get(_key(path, threads))
-    wanted = {str(n) for n in SIZES}
-    return {
-        name: times
-        for name, times in (found.items() if isinstance(found, dict) else ())
-        if isinstance(times, dict) and wanted <= times.keys()
-    }
+def _known(path: Path, name: str, threads: int | None) -> Times | None:
+    """What was measured with all SIZES."""
+    by_name = state.read(FILE).get(_key(path, name, threads))
+    times = by_name.get(name) if isinstance(by_name, dict) else None
+    return times if isinstance(times, dict) and {str(n) for n in SIZES} <= times.keys() else None
 
 
-def _key(path: Path, threads: int | None) -> str:
-    """With the conversions of a GGUF file: made anew, or for other operators, they take another time."""
-    folders = (folder_for(path), folder_for(path, portable=True)) if path.is_file() else ()
-    made = [identity(folder) for folder in folders if is_converted(folder)]
+def _key(path: Path, name: str, threads: int | None) -> str:
+    """Of ONNX Runtime with the conversions of a GGUF file: made anew, or for other operators, they take
+    another time. llama.cpp reads the file itself."""
+    made = []
+    if name == "onnx" and path.is_file():
+        folders = (folder_for(path), folder_for(path, portable=True))
+        made = [identity(folder) for folder in folders if is_converted(folder)]
     return "/".join([machine(), identity(path), *made, str(threads or compute_threads())])
 
 

@@ -123,15 +123,27 @@ def test_auto_measures_once_and_says_what_it_chose(
     edgespec.load(model, backend="auto", depth=4, threads=1).close()
     first = "\n".join(caplog.messages)
     assert "measuring target.gguf with llama.cpp, once" in first and "runs on" in first
-    (times,) = json.loads((tmp_path / "home" / "state" / "backend_speed.json").read_text()).values()
+    kept = json.loads((tmp_path / "home" / "state" / "backend_speed.json").read_text()).values()
+    times = {name: found for by_name in kept for name, found in by_name.items()}
     assert set(times) == {"llama.cpp", "onnx"} and set(times["onnx"]) == set("123458")
     caplog.clear()
     edgespec.load(model, backend="auto", depth=4, threads=1).close()
     assert "measuring" not in "\n".join(caplog.messages)
+
+
+def test_another_conversion_is_measured_anew_and_llama_cpp_is_not(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
     convert(model, portable=True)
+    edgespec.load(model, backend="auto", depth=4, threads=1).close()
+    measured = [line for line in caplog.messages if "measuring" in line]
+    assert measured == [f"measuring target.gguf with {name}, once" for name in ("llama.cpp", "onnx")]
+    caplog.clear()
     convert(model, portable=False, small=True)
     edgespec.load(model, backend="auto", depth=4, threads=1).close()
-    assert "measuring target.gguf with onnx, once" in "\n".join(caplog.messages)
+    measured = [line for line in caplog.messages if "measuring" in line]
+    assert measured == ["measuring target.gguf with onnx, once"]
 
 
 @pytest.mark.parametrize(
