@@ -92,8 +92,8 @@ def load(
     pair: a catalog name ("qwen2.5-coder"), a path (of a GGUF file or of a folder with an ONNX model),
         "hf:owner/repo/file.gguf", "ollama:name" or "lmstudio:publisher/repo"; None: the best catalog
         pair on disk.
-    draft: a model named likewise, "ngram" (prompt lookup) or "none"; None: the pair's own draft, or
-        prompt lookup for a lone model.
+    draft: a model named likewise, "ngram" (prompt lookup) or "none" (plain decoding; no depth goes with
+        it but "auto" and 0); None: the pair's own draft, or prompt lookup for a lone model.
     depth: tokens drafted per round; 0 is plain decoding. "auto" decides every round anew whether to
         draft, with the draft model or by lookup, and how deep, from measured costs and acceptance; with
         models that are new here it measures for some seconds first.
@@ -118,6 +118,11 @@ def load(
     limit = LlamaCppOptions().max_rows - 1
     if depth != "auto" and not 0 <= depth <= limit:
         raise UsageError(f"depth is {depth}; it must be between 0 (plain decoding) and {limit}")
+    if str(draft) == "none" and depth not in ("auto", 0):
+        raise UsageError(
+            f"--draft none decodes plainly, so --depth {depth} has no place; leave --depth out (auto "
+            "and 0 are the same here), or name a draft, such as --draft ngram"
+        )
     named = _pair(str(pair) if pair is not None else None)
     wanted = named.draft if draft is None else str(draft)
     if wanted is None and depth == "auto":

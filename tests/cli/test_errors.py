@@ -56,6 +56,7 @@ def failed(ended: Ended) -> Failed:
         (["--depth", "x"], "'x' is neither a whole number nor auto"),
         (["--depth", 33], "depth is 33; it must be between 0 (plain decoding) and 32"),
         (["--depth", -1], "depth is -1"),
+        (["--depth", 4], "--draft none decodes plainly, so --depth 4 has no place; leave --depth out"),
         (["--temperature", -1], "temperature is -1.0; it must be 0 (greedy) or between 0.001 and 1000"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--top-k", -1], "top_k is -1"),

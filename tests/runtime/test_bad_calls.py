@@ -65,6 +65,17 @@ def test_a_setting_that_cannot_be_honoured_is_refused(model_files: Path, options
         edgespec.load(model_files / "target.gguf", **options)
 
 
+def test_a_depth_without_a_draft_is_refused(model_files: Path) -> None:
+    with pytest.raises(edgespec.UsageError, match="--depth 4 has no place; leave --depth out"):
+        edgespec.load(model_files / "target.gguf", draft="none", depth=4)
+
+
+@pytest.mark.parametrize("options", [{}, {"depth": "auto"}, {"depth": 0}])
+def test_no_draft_is_plain_decoding(model_files: Path, options: dict[str, Any]) -> None:
+    with edgespec.load(model_files / "target.gguf", draft="none", **options) as loaded:
+        assert loaded.drafter is None and loaded.depth == 0
+
+
 def test_a_prompt_of_megabytes_is_refused_before_it_is_tokenized(runtime: edgespec.Runtime) -> None:
     with pytest.raises(edgespec.ContextFull, match="20000000 characters"):
         runtime.generate("a" * 20_000_000)
