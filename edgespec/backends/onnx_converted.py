@@ -21,7 +21,7 @@ from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
 from edgespec.backends.onnx_session import open_session
 from edgespec.backends.onnx_window import BIAS
 from edgespec.backends.vocabulary_model import VocabularyModel
-from edgespec.convert.folder import HEAD, MODEL, TREE, VERSION, VOCABULARY, read_report
+from edgespec.convert.folder import HEAD, MODEL, TREE, VERSION, VOCABULARY, read_report, remedy
 from edgespec.errors import ModelError, UsageError
 
 HIDE = np.float32(-1e9)
@@ -63,7 +63,7 @@ class ConvertedModel:
             self._about = json.loads(session.get_modelmeta().custom_metadata_map["edgespec"])
             about = self._about
             if about["version"] != VERSION:
-                raise ModelError("the model was converted by another version; convert it again")
+                raise ModelError(f"the model was converted by another version; {remedy(self._folder)}")
             self.shape = Shape(about["name"], about["layers"], about["context"], about["vocabulary"])
             self._windows = {
                 i.name: int(i.name.removeprefix(f"{BIAS}."))
@@ -76,7 +76,7 @@ class ConvertedModel:
             self._head = self._ids_of_head(session)
         except (KeyError, ValueError, TypeError) as error:
             raise ModelError(
-                "the model is damaged, or not one of edgespec convert; convert it again"
+                f"the model is damaged, or not one of edgespec convert; {remedy(self._folder)}"
             ) from error
         self.trimmed = self._head is not None
         self.session = session

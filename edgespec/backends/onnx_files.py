@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.convert.folder import remedy
 from edgespec.errors import BackendError, ModelError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def read_converted(path: Path) -> ModelProto:
         ) from error
     model = read_graph(path)
     if model is None:
-        raise ModelError(f"{path} is damaged: a converted graph is never as large; convert it again")
+        raise ModelError(f"{path} is damaged: a converted graph is never as large; {remedy(path.parent)}")
     return model
 
 
@@ -64,17 +65,16 @@ def _check_place(path: Path, tensor: TensorProto) -> None:
     if location.is_absolute() or ".." in location.parts:
         raise ModelError(f"{path.name} keeps weights outside of its folder ({location})")
     data = path.parent / location
+    again = remedy(path.parent, "fetch or convert it again")
     try:
         have = data.stat().st_size
         offset, length = int(place.get("offset", 0)), int(place.get("length", 0))
     except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{data}, the weights of {path.name}, is missing; fetch or convert it again"
-        ) from error
+        raise ModelError(f"{data}, the weights of {path.name}, is missing; {again}") from error
     if offset < 0 or length < 0:
-        raise ModelError(f"{path} is damaged: {tensor.name} lies at {offset}, {length} bytes; fetch it again")
+        raise ModelError(f"{path} is damaged: {tensor.name} lies at {offset}, {length} bytes; {again}")
     if offset + length > have:
         raise ModelError(
             f"{data} is cut short: it has {have:,} bytes, and {tensor.name} ends at {offset + length:,}; "
-            "fetch or convert it again"
+            f"{again}"
         )

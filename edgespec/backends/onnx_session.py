@@ -12,6 +12,7 @@ from typing import Any
 
 from edgespec.backends.onnx_files import read_graph
 from edgespec.backends.onnx_tiles import check_kernels, uses_kernels
+from edgespec.convert.folder import remedy
 from edgespec.errors import BackendError, ModelError, UsageError
 from edgespec.kernels import library
 
@@ -154,7 +155,7 @@ def _needs_kernels(path: Path) -> bool:
     model = read_graph(path)
     if model is None or not uses_kernels(model):
         return False
-    check_kernels(model)
+    check_kernels(model, remedy(path.parent))
     if (why := library.unavailable()) is not None:
         raise ModelError(
             f"{path.parent.name} was converted for edgespec's kernels, which do not work here ({why}); "

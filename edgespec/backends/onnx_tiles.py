@@ -28,14 +28,18 @@ def uses_kernels(model: ModelProto) -> bool:
     return any(node.domain == DOMAIN for node in model.graph.node)
 
 
-def check_kernels(model: ModelProto) -> None:
-    """Raise ModelError if a node of ours does not fit its weights, or is of a kind that is not known."""
+def check_kernels(model: ModelProto, remedy: str) -> None:
+    """Raise ModelError if a node of ours does not fit its weights, or is of a kind that is not known;
+    it ends with `remedy`, what to do about it."""
     if any(opset.domain == DOMAIN and opset.version != ABI for opset in model.opset_import):
-        raise ModelError("it needs another version of edgespec's kernels; convert it again")
+        raise ModelError(f"it needs another version of edgespec's kernels; {remedy}")
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.domain == DOMAIN:
-            _check(node, tensors)
+            try:
+                _check(node, tensors)
+            except _Damaged as error:
+                raise ModelError(f"the model is damaged at {error}; {remedy}") from error
 
 
 def _check(node: NodeProto, tensors: dict[str, TensorProto]) -> None:
@@ -81,5 +85,9 @@ def _tensor(node: NodeProto, index: int, tensors: dict[str, TensorProto]) -> Ten
     return tensor
 
 
-def _damaged(name: str, why: str) -> ModelError:
-    return ModelError(f"the model is damaged at {name}: {why}; convert it again")
+class _Damaged(Exception):
+    """Says where and why."""
+
+
+def _damaged(name: str, why: str) -> _Damaged:
+    return _Damaged(f"{name}: {why}")

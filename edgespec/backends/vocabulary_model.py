@@ -8,6 +8,7 @@ from typing import Any
 
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
 from edgespec.backends.llama_library import forget_messages, llama, recent_messages
+from edgespec.convert.folder import remedy
 from edgespec.errors import ModelError
 
 
@@ -18,7 +19,8 @@ class VocabularyModel:
         """Raises ModelError for a file that is missing or has no tokenizer, BackendError if llama.cpp is."""
         self._c = llama()
         if not path.is_file():
-            raise ModelError(f"the tokenizer {path} is missing; edgespec convert --force makes it again")
+            again = remedy(path.parent, "edgespec convert --force makes it again")
+            raise ModelError(f"the tokenizer {path} is missing; {again}")
         params = self._c.llama_model_default_params()
         params.vocab_only = True
         forget_messages()

@@ -94,3 +94,12 @@ def is_trimmed(folder: Path) -> bool:
     """Whether a folder is a trimmed draft."""
     report = read_report(folder) if is_converted(folder) else None
     return report is not None and report.trimmed is not None
+
+
+def remedy(folder: Path, usual: str = "convert it again") -> str:
+    """What to do about a damaged model: `usual`, and for a trimmed draft the command that makes it."""
+    report = read_report(folder)
+    if not folder.name.endswith(TRIMMED_SUFFIX) and (report is None or report.trimmed is None):
+        return usual
+    source = folder.with_name(report.source if report else folder.name.removesuffix(TRIMMED_SUFFIX) + ".gguf")
+    return f"make it again: edgespec trim {source}"

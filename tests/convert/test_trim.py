@@ -267,6 +267,23 @@ def test_one_made_of_another_file_is_not_used(draft: Path, caplog: pytest.LogCap
     assert any(f"make it again: edgespec trim {draft}" in line for line in caplog.messages)
 
 
+def test_the_error_about_a_damaged_one_names_the_command_that_mends_it(draft: Path) -> None:
+    folder = trim(draft, keep=len(NEEDED) + 1).folder
+    advice = f"make it again: edgespec trim {draft}"
+    weights = folder / "model.onnx.data"
+    with weights.open("r+b") as file:
+        file.truncate(weights.stat().st_size - 1)
+    command = ("run", draft.with_name("target.gguf"), "stay", "--raw", "--max-tokens", "5")
+    result = run(*command, "--draft", draft, "--draft-backend", "onnx")
+    assert result.exit_code == 1 and "cut short" in result.output and advice in result.output
+    for damaged in ("model.onnx.data", "vocab.gguf"):
+        (folder / damaged).unlink()
+        result = run(*command, "--draft", draft, "--draft-backend", "onnx")
+        assert result.exit_code == 1 and "is missing" in result.output and advice in result.output
+    assert run("trim", draft, "--keep", len(NEEDED) + 1).exit_code == 0
+    assert drafted_with(draft) == "draft.onnx-trimmed"
+
+
 def test_a_trimmed_draft_is_no_target(draft: Path) -> None:
     folder = trim(draft, keep=len(NEEDED) + 1).folder
     for command in (["run", folder, "stay"], ["chat", folder]):
