@@ -56,9 +56,11 @@ def inspect(name: str, full: bool, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(name: str, yes: bool) -> None:
-    """Delete the pulled files of NAME, and what interrupted pulls of it left."""
+    """Delete the pulled files of NAME, and what interrupted pulls of it left. Its conversions stay."""
+    from edgespec.hub.onnx_folder import size_of
     from edgespec.hub.remove import plan_removal, remove
     from edgespec.hub.sizes import human
+    from edgespec.terminal.visible import visible
 
     removal = plan_removal(name)
     for file in removal.kept:
@@ -67,3 +69,7 @@ def rm(name: str, yes: bool) -> None:
         names = " and ".join(file.name for file in removal.files)
         click.confirm(f"Delete {names} ({human(removal.bytes)})?", abort=True, err=True)
     click.echo(f"{human(remove(removal))} freed.")
+    if left := removal.conversions:
+        folders = " and ".join(f"{visible(str(folder))} ({human(size_of(folder))})" for folder in left)
+        what = "a conversion, which works" if len(left) == 1 else "conversions, which work"
+        click.echo(f"Left: {folders}, {what} without the file; delete what you do not want.", err=True)

@@ -72,6 +72,12 @@ def trimmed_folder_for(source: Path) -> Path:
     return _beside(source, TRIMMED_SUFFIX)
 
 
+def folders_of(source: Path) -> list[Path]:
+    """What was made of a GGUF file and lies beside it."""
+    folders = (folder_for(source), folder_for(source, portable=True), trimmed_folder_for(source))
+    return [folder for folder in folders if folder.is_dir()]
+
+
 def _beside(source: Path, suffix: str) -> Path:
     first = source.with_name(split_names(source.name)[0])
     return first.with_name(first.stem + suffix)

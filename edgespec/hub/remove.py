@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.convert.folder import folders_of
 from edgespec.errors import HubError
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
@@ -20,6 +21,11 @@ class Removal:
     files: tuple[RemoteFile, ...]
     kept: tuple[RemoteFile, ...]
     """shared with another pair on this machine"""
+
+    @property
+    def conversions(self) -> tuple[Path, ...]:
+        """Folders that were made of the files to delete; they stay."""
+        return tuple(dict.fromkeys(f for file in self.files for f in folders_of(store.path_of(file))))
 
     @property
     def bytes(self) -> int:

@@ -45,7 +45,8 @@ def test_pull_list_remove(hub: FakeHub, store_root: Path, run: Callable[..., Res
     declined = run(models, "rm", NAME, typed="n\n")
     assert declined.exit_code == 1
     assert path.exists()
-    assert "1 kB freed" in succeed(run(models, "rm", NAME, typed="y\n"))
+    removed = run(models, "rm", NAME, typed="y\n")
+    assert "1 kB freed" in succeed(removed) and "Left" not in removed.stderr
     assert [p for p in store_root.rglob("*") if p.is_file() and p.suffix != ".lock"] == []
     assert not (store_root / "maker").exists()
     assert isinstance(run(models, "rm", NAME, "--yes").exception, HubError)
@@ -165,6 +166,23 @@ def test_rm_keeps_a_draft_that_another_pair_uses(
     assert sorted(p.name for p in store_root.rglob("*.gguf")) == ["b.gguf", "draft.gguf"]
     succeed(run(models, "rm", "b", "--yes"))
     assert list(store_root.rglob("*.gguf")) == []
+
+
+def test_rm_names_the_conversions_it_leaves(
+    hub: FakeHub, run: Callable[..., Result], store_root: Path
+) -> None:
+    hub.add("maker/tiny/tiny.gguf", bytes(1000))
+    succeed(run(pull, NAME))
+    folder = store_root / "maker/tiny"
+    for name, size in (("tiny.onnx-edgespec", 7000), ("tiny.onnx-trimmed", 3000), ("other.onnx-edgespec", 1)):
+        (folder / name).mkdir()
+        (folder / name / "model.onnx.data").write_bytes(bytes(size))
+    result = run(models, "rm", NAME, "--yes")
+    assert "1 kB freed" in succeed(result)
+    (said,) = result.stderr.splitlines()
+    assert f"{folder / 'tiny.onnx-edgespec'} (7 kB) and {folder / 'tiny.onnx-trimmed'} (3 kB)" in said
+    assert "other" not in said
+    assert {path.suffix for path in folder.iterdir()} == {".onnx-edgespec", ".onnx-trimmed"}
 
 
 def test_rm_waits_for_nobody(hub: FakeHub, run: Callable[..., Result], store_root: Path) -> None:
