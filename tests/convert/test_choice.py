@@ -140,7 +140,7 @@ def test_a_provider_runs_the_portable_conversion_aloud(
 def test_the_command_makes_a_portable_conversion(model: Path) -> None:
     result = CliRunner().invoke(main, ["convert", str(model), "--portable", "--check", "none"])
     assert result.exit_code == 0, result.output
-    folder, weights = result.stdout.splitlines()
+    *_, folder, weights = result.stdout.splitlines()  # click before 8.2 mixes in what is on stderr
     assert folder == str(folder_for(model, portable=True))
     assert "rounded anew" in weights  # a minimum has no place in standard operators
 
