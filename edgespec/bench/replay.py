@@ -17,7 +17,7 @@ from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance
 from edgespec.control.controller import Arm, Controller
 from edgespec.control.cost import CostCurve
-from edgespec.control.policy import NOBODY, Policy
+from edgespec.control.policy import NOBODY, Policy, propose
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import point_mass
 from edgespec.decoding.stopping import Token
@@ -182,14 +182,7 @@ def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], 
             drafter.look(context, NO_STATE)
         elif drafter is not None:
             drafter.begin(context, NO_STATE)
-            while len(drafted) < room and policy.wants_more(drafted):
-                confidence = drafter.peek()
-                if confidence is None or not policy.keeps(drafted, confidence):
-                    break
-                node = drafter.extend()
-                if node is None:
-                    break
-                drafted.append(node)
+            list(propose(drafter, policy, room, drafted))
         draft_seconds = clock.now - started
         verified = clock.costs.target(len(drafted) + 1)
         clock.now += verified

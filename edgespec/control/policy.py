@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edgespec.drafters.base import Drafter, Node
@@ -93,3 +93,20 @@ class FixedDepth:
 
     def explain(self) -> str:
         return f"depth {self.k}, as asked for"
+
+
+def propose(drafter: Drafter, policy: Policy, room: int, drafted: list[Node]) -> Iterator[Node]:
+    """Tokens of a drafter that has begun, up to `room` and as many as the policy wants; each is in `drafted`
+    when it is yielded.
+
+    The policy may stop before a token is sampled, knowing how sure q is; never after, for its value.
+    """
+    while len(drafted) < room and policy.wants_more(drafted):
+        confidence = drafter.peek()
+        if confidence is None or not policy.keeps(drafted, confidence):
+            return
+        node = drafter.extend()
+        if node is None:
+            return
+        drafted.append(node)
+        yield node

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.base import Sequence as Cache
 from edgespec.backends.prefix import align
-from edgespec.control.policy import NOBODY, Choice, Policy
+from edgespec.control.policy import NOBODY, Choice, Policy, propose
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.sampling import (
     Distribution,
@@ -242,12 +242,9 @@ class Decoding:
         return seconds
 
     def _draft(self, choice: Choice) -> list[Node]:
-        """Tokens drafted behind the context, as many as there is room for and the policy wants.
-
-        The policy may stop before a token is sampled, knowing how sure q is; never after, for its value.
-        """
+        """Tokens drafted behind the context, as many as there is room for and the policy wants."""
         drafted: list[Node] = []
-        policy, room, drafter = self._policy, self._room(), choice.drafter
+        drafter = choice.drafter
         if drafter is None or drafter not in self._drafters:  # it may just have failed
             return drafted
         with self._giving_up_on_failure(drafter):
@@ -255,14 +252,7 @@ class Decoding:
                 drafter.look(self._context, self._state)
                 return drafted
             drafter.begin(self._context, self._state)
-            while len(drafted) < room and policy.wants_more(drafted):
-                confidence = drafter.peek()
-                if confidence is None or not policy.keeps(drafted, confidence):
-                    break
-                node = drafter.extend()
-                if node is None:
-                    break
-                drafted.append(node)
+            for node in propose(drafter, self._policy, self._room(), drafted):
                 if self._target.tokenizer.is_end(node.token):
                     break
         return drafted
