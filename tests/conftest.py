@@ -70,3 +70,12 @@ def draft(model_files: Path) -> Iterator[LlamaCpp]:
     backend = load(model_files / "draft.gguf")
     yield backend
     backend.close()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An onnxruntime with another provider, whose device or libraries are missing."""
+    import onnxruntime
+
+    everything = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everything)

@@ -446,15 +446,6 @@ def test_providers_that_are_not_there_are_refused(folder: Path) -> None:
     backend.close()
 
 
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package is installed, and the device or its libraries are not."""
-    import onnxruntime
-
-    everything = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everything)
-
-
 def test_a_provider_that_does_not_start_is_told(
     portable: Path, cuda: None, caplog: pytest.LogCaptureFixture
 ) -> None:

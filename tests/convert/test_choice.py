@@ -27,11 +27,6 @@ from edgespec.convert.folder import folder_for
 from edgespec.kernels import library
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return write_tiny(tmp_path / "tiny.gguf", Tiny("llama", type="Q4_1"))
@@ -113,15 +108,6 @@ def test_our_kernels_need_no_strictness_for_rows_that_do_not_depend_on_the_pass(
         backend.close()
     plain = np.array(rows).reshape(9, len(tokens), -1)[:6]
     assert (plain == plain[0]).all()
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An onnxruntime with another provider, whose device is missing."""
-    import onnxruntime
-
-    everything = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everything)
 
 
 def test_a_provider_runs_the_portable_conversion_aloud(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,22 +16,6 @@ import edgespec
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
 from edgespec.errors import ModelError, UsageError
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
-    return tmp_path / "home" / "models"
-
-
-@pytest.fixture
-def model(model_files: Path, store: Path) -> Path:
-    """A GGUF model in the store, under an owner's and a repository's name."""
-    folder = store / "owner" / "repo"
-    folder.mkdir(parents=True)
-    for name in ("target", "draft"):
-        shutil.copy(model_files / f"{name}.gguf", folder)
-    return folder / "target.gguf"
 
 
 def run(*arguments: object) -> Result:

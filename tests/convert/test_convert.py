@@ -27,11 +27,6 @@ from edgespec.convert.convert import convert
 from edgespec.convert.folder import DATA, MODEL, VOCABULARY, folder_for, read_report
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return write_tiny(tmp_path / "tiny.gguf", Tiny("llama", type="Q4_1"))

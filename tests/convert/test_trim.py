@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,20 +38,8 @@ IDS = np.array([0, 3, 4, 11, 17, 20, 24], np.int32)
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def kernels() -> None:
     need_kernels()
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
-    return tmp_path / "home" / "models"
-
-
-@pytest.fixture
-def model(model_files: Path, store: Path) -> Path:
-    """A GGUF model in the store, with another beside it that can draft for it."""
-    folder = store / "owner" / "repo"
-    folder.mkdir(parents=True)
-    for name in ("target", "draft"):
-        shutil.copy(model_files / f"{name}.gguf", folder)
-    return folder / "target.gguf"
 
 
 @pytest.fixture
