@@ -124,6 +124,8 @@ class Backend(Protocol):
     """tokens one forward pass takes at most"""
     max_rows: int
     """rows of logits one forward pass yields at most"""
+    weight_bytes: int
+    """weights that a forward pass reads"""
     last_step: Step
     """the last forward pass as measured"""
     compute_seconds: float

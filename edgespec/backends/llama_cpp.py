@@ -32,7 +32,7 @@ from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
 from edgespec.hub.gguf_header import read_header
-from edgespec.hub.gguf_info import check_tokens
+from edgespec.hub.gguf_info import check_tokens, read_info
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,7 @@ class LlamaCpp:
         if c.llama_model_is_diffusion(self._model):
             raise ModelError(f"{path.name} is a diffusion model; it does not generate token by token")
         self._fingerprint = fingerprint(path)
+        self.weight_bytes = read_info(path).bytes_per_token
         template = c.llama_model_chat_template(self._model, None)
         self.chat_template: str | None = template.decode("utf-8", "replace") if template else None
 

@@ -21,7 +21,7 @@ from edgespec.backends.prefix import check_prefix
 from edgespec.convert.folder import is_converted
 from edgespec.device.cores import compute_threads
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
-from edgespec.hub.onnx_folder import is_onnx
+from edgespec.hub.onnx_folder import is_onnx, weight_bytes
 
 DEFAULT_CONTEXT = 4096
 PROBE = 80
@@ -90,6 +90,7 @@ class Onnx:
             self.chat_template = model.chat_template
             self.provider = model.provider
             self.threads = threads
+            self.weight_bytes = weight_bytes(path)
             self._prepare(model, options)
             self.capabilities = self._probe(model, options)
         except BaseException:

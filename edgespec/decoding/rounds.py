@@ -61,6 +61,8 @@ class Stats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    draft_passes: int = 0
+    """the draft model's forward passes"""
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     draft_failure: str | None = None
@@ -82,6 +84,7 @@ class Stats:
         self.decode_seconds += seconds
         self.drafted += len(finished.drafted)
         self.accepted += finished.accepted
+        self.draft_passes += len(finished.draft_steps)
         self.draft_seconds += finished.draft_seconds
         self.verify_seconds += finished.verify.seconds
         self.depths[len(finished.drafted)] = self.depths.get(len(finished.drafted), 0) + 1

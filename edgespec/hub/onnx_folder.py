@@ -48,6 +48,15 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def weight_bytes(path: Path) -> int:
+    """Bytes of a model's weights, an embedding table that is only looked up included."""
+    model = model_in(path) if path.is_dir() else path
+    if model is None:
+        return 0
+    beside = [model.with_name(model.name + ending) for ending in (".data", "_data")]
+    return sum(file.stat().st_size for file in (model, *beside) if file.is_file())
+
+
 def trained_context(path: Path) -> int | None:
     """Tokens a model of others was trained for, where its configuration says so."""
     home = home_of(path)

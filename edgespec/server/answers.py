@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, Protocol
 
+from edgespec.decoding.rounds import Stats
 from edgespec.server.errors import ApiError
+from edgespec.server.fields import Extras
 from edgespec.server.turns import Ended, Likely, Piece, Started, Ticket
 
 _REASONS = {"stop": "stop", "length": "length", "context": "length"}
 _LEAST = -9999.0
 """stands for log 0, which JSON cannot say"""
+_RUNNING = ("tokens", "decode_tokens", "decode_seconds", "rounds", "drafted", "accepted", "draft_passes")
+"""statistics that every chunk has"""
 
 
 @dataclass
@@ -137,7 +141,7 @@ class Answers:
         written = [self._form.whole(choice) for choice in choices]
         return {**self._frame, "object": self._form.name, "choices": written, "usage": self._usage()}
 
-    async def chunks(self, with_usage: bool) -> AsyncIterator[dict[str, Any] | None]:
+    async def chunks(self, with_usage: bool, extras: Extras | None) -> AsyncIterator[dict[str, Any] | None]:
         """The stream's objects; None: there is nothing to say yet, but there will be. Raises ApiError, in
         the midst of them where it must be."""
         frame = {**self._frame, "object": self._form.chunk_name}
@@ -146,6 +150,7 @@ class Answers:
         lengths: dict[int, int] = {}
         async for event in self._ticket:
             written: dict[str, Any] | None
+            extra: dict[str, Any] = {}
             if isinstance(event, Started):
                 lengths[event.index] = 0
                 written = self._form.first(event.index)
@@ -159,7 +164,8 @@ class Answers:
                         continue  # text that is held back
                 written = self._form.part(choice, lengths[event.index])
                 lengths[event.index] += len(choice.content)
-            yield None if written is None else {**frame, "choices": [written]}
+                extra = _extra(event, extras) if extras is not None else {}
+            yield None if written is None else {**frame, "choices": [written], **extra}
         if with_usage:
             yield {**frame, "choices": [], "usage": self._usage()}
 
@@ -180,6 +186,20 @@ class Answers:
             "total_tokens": self._prompt_tokens + self._tokens,
             "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
         }
+
+
+def _extra(event: Piece | Ended, wanted: Extras) -> dict[str, Any]:
+    """What a chunk has beside OpenAI's fields."""
+    extra: dict[str, Any] = {}
+    if wanted.origins and isinstance(event, Piece) and event.origin:
+        extra["origin"] = event.origin
+    if wanted.stats and event.stats:
+        extra["stats"] = event.stats.as_dict() if isinstance(event, Ended) else _running(event.stats)
+    return {"edgespec": extra} if extra else {}
+
+
+def _running(stats: Stats) -> dict[str, Any]:
+    return {name: getattr(stats, name) for name in _RUNNING}
 
 
 def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:

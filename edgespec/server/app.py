@@ -76,7 +76,7 @@ class Service:
             if not asked.stream:
                 return JSONResponse(await unless_gone(request.receive, answers.whole()))
             usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
-            chunks = answers.chunks(usage)
+            chunks = answers.chunks(usage, asked.edgespec)
             first = await unless_gone(request.receive, _next(chunks))  # an error has a status until now
             streaming = True
             return EventStream(first, chunks, lambda: self._turns.cancel(ticket))

@@ -76,6 +76,15 @@ class StreamOptions(_Strict):
     include_obfuscation: Ignored = None
 
 
+class Extras(_Strict):
+    """What a stream tells of how it was generated, under `edgespec` in its chunks."""
+
+    origins: bool | None = Field(
+        None, description="Where each token came from: draft (and accepted), bonus, corrected, or plain."
+    )
+    stats: bool | None = Field(None, description="Counts and times so far, and everything at the end.")
+
+
 class Completing(_Strict):
     """The fields that both endpoints share."""
 
@@ -107,14 +116,16 @@ class Completing(_Strict):
     )
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
+    edgespec: Extras | None = Field(None, description="For streams only.")
     user: Ignored = None
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise _wrong("stream_options", "it is for streams only; set stream to true, or leave it out")
+        for name in ("stream_options", "edgespec"):
+            if getattr(self, name) is not None and not self.stream:
+                raise _wrong(name, "it is for streams only; set stream to true, or leave it out")
         return self
 
     @property

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from threading import Condition, Thread
 from time import monotonic
@@ -22,7 +23,8 @@ from typing import Protocol, TypeAlias
 
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round, Stats
-from edgespec.decoding.stopping import FinishReason, Token
+from edgespec.decoding.stopping import FinishReason, Origin, Token
+from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime import GenerateOptions, Prompt, Runtime
 from edgespec.server.errors import ApiError, as_api_error
@@ -67,6 +69,9 @@ class Piece:
     said: Said
     likely: Likely | None = None
     alternatives: Sequence[Likely] = ()
+    origin: Origin | None = None
+    stats: Stats | None = None
+    """of the answer so far; its `depths` still change"""
 
 
 @dataclass(frozen=True)
@@ -130,11 +135,22 @@ class About:
     draft: str | None
     depth: int | str
     n_ctx: int
+    target_bytes: int
+    draft_bytes: int
+    """weights that a pass of the target, and of the draft model, reads"""
 
     @staticmethod
     def of(runtime: Runtime) -> About:
-        draft = runtime.drafter.name if runtime.drafter else None
-        return About(runtime.name, runtime.target.name, draft, runtime.depth, runtime.target.n_ctx)
+        target, drafter = runtime.target, runtime.drafter
+        return About(
+            pair=runtime.name,
+            target=target.name,
+            draft=drafter.name if drafter else None,
+            depth=runtime.depth,
+            n_ctx=target.n_ctx,
+            target_bytes=target.weight_bytes,
+            draft_bytes=drafter.backend.weight_bytes if isinstance(drafter, DraftModel) else 0,
+        )
 
 
 class Turns:
@@ -317,7 +333,8 @@ class Turns:
         piece_of = runtime.target.tokenizer.piece
         for token in generation:
             said = Said("", token.text) if thinking is None else thinking.push(token.text)
-            ticket.tell(_piece(index, said, token, piece_of))
+            so_far = copy(generation.stats)
+            ticket.tell(_piece(index, said, token, piece_of, so_far))
         if thinking is not None:
             ticket.tell(Piece(index, thinking.finish()))
         assert generation.finish_reason is not None
@@ -344,11 +361,12 @@ def _tokenized(runtime: Runtime, wish: Wish) -> list[int]:
     return prompt
 
 
-def _piece(index: int, said: Said, token: Token, piece_of: Callable[[int], bytes]) -> Piece:
+def _piece(index: int, said: Said, token: Token, piece_of: Callable[[int], bytes], so_far: Stats) -> Piece:
     if token.logprob is None:
-        return Piece(index, said)
+        return Piece(index, said, origin=token.origin, stats=so_far)
     alternatives = [Likely(piece_of(id), logprob) for id, logprob in token.top_logprobs]
-    return Piece(index, said, Likely(piece_of(token.id), token.logprob), alternatives)
+    likely = Likely(piece_of(token.id), token.logprob)
+    return Piece(index, said, likely, alternatives, token.origin, so_far)
 
 
 def _stopping() -> ApiError:

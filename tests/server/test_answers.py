@@ -70,6 +70,30 @@ def test_a_stream_tells_its_usage_when_asked(tiny: Server) -> None:
     assert all("usage" not in part for part in events(tiny, "/v1/chat/completions", body))
 
 
+def test_a_stream_tells_where_its_tokens_came_from_when_asked(
+    tiny: Server, library: edgespec.Runtime
+) -> None:
+    expected = list(library.stream(turns("stay"), temperature=0, max_tokens=30))
+    body = {"messages": turns("stay"), **GREEDY}
+    parts = events(tiny, "/v1/chat/completions", {**body, "edgespec": {"origins": True}})
+    found = [part["edgespec"]["origin"] for part in parts if "edgespec" in part]
+    assert found == [token.origin for token in expected if token.text]
+    assert len({"draft", "corrected"} & set(found)) == 2
+    assert all("edgespec" not in part for part in events(tiny, "/v1/chat/completions", body))
+
+
+def test_a_stream_tells_its_statistics_when_asked(tiny: Server) -> None:
+    body = {"messages": turns("stay"), **GREEDY, "edgespec": {"stats": True}}
+    parts = events(tiny, "/v1/chat/completions", body)
+    found = [part["edgespec"]["stats"] for part in parts if "edgespec" in part]
+    for name in ("tokens", "rounds", "drafted", "accepted", "draft_passes", "decode_seconds"):
+        counts = [stats[name] for stats in found]
+        assert counts == sorted(counts) and counts[-1] > 0
+    about = tiny.http.get("/v1/edgespec/stats").json()
+    assert found[-1] == about["last_answer"]
+    assert about["target_bytes"] > 0 and about["draft_bytes"] > 0
+
+
 def test_a_stop_string_ends_the_answer_before_it(endless: Server) -> None:
     text = endless.complete("stay", **GREEDY)["choices"][0]["text"]
     stop = text[8:10]

@@ -54,6 +54,7 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
         ("logit_bias", {"1": 1000}),
         ("logit_bias", {"100000": 1}),
         ("stream_options", {"include_usage": True}),
+        ("edgespec", {"origins": True}),
         ("stream", "yes"),
         ("messages", []),
         ("messages", "stay"),
