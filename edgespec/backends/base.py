@@ -114,6 +114,8 @@ class Backend(Protocol):
 
     name: str
     """the model's name for people"""
+    path: Path
+    """what it was loaded from"""
     tokenizer: Tokenizer
     capabilities: Capabilities
     n_ctx: int

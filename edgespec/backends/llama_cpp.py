@@ -84,6 +84,7 @@ class LlamaCpp:
         self._open: dict[int, Sequence] = {}
         self._vocabulary: GGUFTokenizer | None = None
         self._fed: dict[int, int] = {}
+        self.path = path
         self.name = name or path.name
         options = options or LlamaCppOptions()
         try:

@@ -78,6 +78,7 @@ class Onnx:
         options = options or OnnxOptions()
         if options.strict and options.tree:
             raise UsageError("strict output is of chains; leave out trees, or strictness")
+        self.path = path
         self._open: dict[int, _Open] = {}
         threads = options.threads if options.threads is not None else compute_threads()
         if threads < 1:

@@ -45,13 +45,13 @@ def _categories(categories: Mapping[str, Mapping[str, float]]) -> str:
 
 def _bars(results: Sequence[Compared]) -> str:
     """Coloured by acceptance, from red (none) to green (all); a line at 1, plain decoding."""
-    scale = (WIDTH - LEFT - 60) / max(1.2, *(r.speedup for r in results))
+    scale = (WIDTH - LEFT - 60) / max(1.2, *(r.speedup() for r in results))
     bars = "".join(
         f'<text x="{LEFT - 6}" y="{i * ROW + 13}" text-anchor="end">{escape(r.id[:30])}</text>'
-        f'<rect x="{LEFT}" y="{i * ROW + 3}" width="{r.speedup * scale:.1f}" height="{ROW - 5}" '
-        f'fill="hsl({120 * r.acceptance:.0f} 55% 50%)"/>'
-        f'<text x="{LEFT + r.speedup * scale + 5:.1f}" y="{i * ROW + 13}">{r.speedup:.2f}</text>'
-        for i, r in enumerate(sorted(results, key=lambda r: -r.speedup))
+        f'<rect x="{LEFT}" y="{i * ROW + 3}" width="{r.speedup() * scale:.1f}" height="{ROW - 5}" '
+        f'fill="hsl({120 * r.of_speculation(lambda run: run.accepted / max(run.drafted, 1)):.0f} 55% 50%)"/>'
+        f'<text x="{LEFT + r.speedup() * scale + 5:.1f}" y="{i * ROW + 13}">{r.speedup():.2f}</text>'
+        for i, r in enumerate(sorted(results, key=lambda r: -r.speedup()))
     )
     one, bottom = LEFT + scale, len(results) * ROW
     line = f'<line x1="{one:.1f}" x2="{one:.1f}" y1="0" y2="{bottom}" stroke="#222" stroke-dasharray="3"/>'
@@ -61,8 +61,8 @@ def _bars(results: Sequence[Compared]) -> str:
 def _depths(results: Sequence[Compared]) -> str:
     counts: dict[int, int] = {}
     for result in results:
-        for depth, rounds in result.depths.items():
-            counts[depth] = counts.get(depth, 0) + rounds
+        for depth, _ in result.rounds:
+            counts[depth] = counts.get(depth, 0) + 1
     most = max(counts.values(), default=1)
     width = (WIDTH - LEFT) / (max(counts, default=0) + 1)
     bars = "".join(

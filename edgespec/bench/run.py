@@ -1,187 +1,191 @@
-"""Run a suite of prompts plainly and speculatively, one after the other in one process, so that drift of the
-machine cancels; and sum up what came of it."""
+"""Decode prompts plainly and speculatively, and with plain llama.cpp as reference where that is wanted, in
+turn and in one process, so that drift of the machine cancels."""
 
 from __future__ import annotations
 
-import json
-import resource
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import geometric_mean, median
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, NamedTuple
 
-import numpy as np
-
-from edgespec.decoding.rounds import Stats
-from edgespec.errors import UsageError
+from edgespec.backends.base import Step
+from edgespec.bench.passes import Model, Pass, summarize, total_bytes
+from edgespec.bench.suite import Prompt
+from edgespec.decoding.generation import Generation
+from edgespec.decoding.rounds import Round
+from edgespec.drafters.draft_model import DraftModel
 from edgespec.runtime import GenerateOptions, Runtime
-from edgespec.runtime import Prompt as Asked
 
-RESAMPLES = 2000
+Way = Literal["plain", "speculative", "reference"]
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A line of a suite: of a conversation the first turn is asked."""
+class Run(NamedTuple):
+    """What one answer took."""
 
-    id: str
-    category: str
-    text: str
+    tokens: int
+    decoded: int
+    """of these, the tokens that came while decoding was timed: all but the first"""
+    seconds: float
+    """of decoding"""
+    drafting: float
+    """of these, in passes of the draft model"""
+    verifying: float
+    """in passes of the target; the rest of the time is edgespec's own"""
+    rounds: int
+    drafted: int
+    accepted: int
+    bytes: int | None
+    """of weights read by all passes; None where the models do not say"""
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second, decode only."""
+        return self.decoded / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A prompt, decoded plainly and speculatively. Tokens per second; medians of the repeats."""
+    """A prompt and all that was measured with it. Figures are medians over the repeats; a ratio is the
+    median of the ratios within each repeat, whose runs follow one another directly."""
 
     id: str
     category: str
-    tokens: int
-    plain: float
-    speculative: float
-    plain_end_to_end: float
-    speculative_end_to_end: float
-    tokens_per_round: float
-    acceptance: float
-    draft_share: float
-    """of decoding time"""
-    verify_share: float
-    same_tokens: bool
-    """as plain decoding, greedy or with a seed"""
-    depths: Mapping[int, int]
-    """rounds by tokens drafted"""
+    runs: Mapping[Way, Sequence[Run]]
+    """one per repeat"""
+    first_token: Mapping[Way, float]
+    """seconds to the first token; speculation never delays it, so its is plain decoding's"""
+    draft_reads: float
+    """seconds the draft model took to read the prompt, once"""
+    same_tokens: bool | None
+    """whether every speculative answer was the plain one; None for random ones (no seed)"""
+    rounds: Sequence[tuple[int, int]]
+    """of the last speculative run: tokens drafted and accepted"""
+    passes: Sequence[Pass]
+
+    def speed(self, way: Way) -> float:
+        """Tokens per second, decode only."""
+        return median(run.speed for run in self.runs[way])
+
+    def speedup(self, against: Way = "plain") -> float:
+        """Of decoding speculatively."""
+        pairs = zip(self.runs["speculative"], self.runs[against], strict=True)
+        return median(a.speed / b.speed for a, b in pairs)
+
+    def end_to_end(self, way: Way) -> float:
+        """Tokens per second from the question to the last token."""
+        reading = self.first_token[way] + (self.draft_reads if way == "speculative" else 0.0)
+        return median(run.tokens / (reading + run.seconds) for run in self.runs[way])
+
+    def end_to_end_speedup(self, against: Way = "plain") -> float:
+        return self.end_to_end("speculative") / self.end_to_end(against)
+
+    def of_speculation(self, figure: Callable[[Run], float]) -> float:
+        """The median of a figure over the speculative runs."""
+        return median(map(figure, self.runs["speculative"]))
 
     @property
-    def speedup(self) -> float:
-        """Decode speed against plain decoding on the same backend."""
-        return self.speculative / self.plain
+    def timed(self) -> bool:
+        """Whether no answer was too short for that."""
+        return all(run.speed > 0.0 for runs in self.runs.values() for run in runs)
+
+    def bandwidth(self, way: Way = "speculative") -> float | None:
+        """Bytes of weights read per second of decoding."""
+        known = [run.bytes / run.seconds for run in self.runs[way] if run.bytes is not None and run.seconds]
+        return median(known) if known else None
 
 
-def read_suite(path: Path) -> list[Prompt]:
-    """Lines of JSON with `turns`, or `prompt`, and where known `id` and `category`."""
-    prompts = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-            text = found["turns"][0] if "turns" in found else found["prompt"]
-        except (ValueError, KeyError, TypeError, IndexError):
-            raise UsageError(
-                f'line {number} of {path.name} is no prompt; write {{"prompt": "…"}} or {{"turns": ["…"]}}'
-            ) from None
-        name = str(found.get("id", number))
-        prompts.append(Prompt(name, str(found.get("category", "all")), str(text)))
-    if not prompts:
-        raise UsageError(f"{path.name} has no prompts")
-    return prompts
+class _Decoded(NamedTuple):
+    """What is kept of a round: no distributions, which are large."""
+
+    drafted: int
+    accepted: int
+    verify: Step
+    draft_steps: Sequence[Step]
 
 
-def compare(runtime: Runtime, prompt: Prompt, options: GenerateOptions, repeats: int) -> Compared:
-    """Decode one prompt `repeats` times each way, in turn; first an answer of two tokens that does not
-    count, so that neither way is the one that reads the prompt and warms the caches."""
-    asked: Asked = [{"role": "user", "content": prompt.text}] if runtime.has_chat_template else prompt.text
-    ways = {"plain": runtime.generate_plain, "speculative": runtime.generate}
-    stats: dict[str, list[Stats]] = {way: [] for way in ways}
-    texts = {}
-    short: GenerateOptions = {**options, "max_tokens": 2}
-    reading = runtime.generate_plain(asked, **short).stats.prompt_seconds
-    for repeat in range(repeats):
-        for way, generate in list(ways.items())[:: -1 if repeat % 2 else 1]:
-            answer = generate(asked, **options)
-            stats[way].append(answer.stats)
-            texts[way] = answer.tokens
-
-    def middle(way: str, value: Callable[[Stats], float]) -> float:
-        return median(map(value, stats[way]))
-
-    def end_to_end(way: str) -> float:
-        """With the reading of the prompt, which only the first run of all had to do; the draft model's
-        reading too, where the first run that drafted did it."""
-        drafts = max(s.draft_prompt_seconds for s in stats[way])
-        return middle(way, lambda s: s.tokens / (reading + drafts + s.decode_seconds))
-
-    return Compared(
-        prompt.id,
-        prompt.category,
-        len(texts["speculative"]),
-        middle("plain", lambda s: s.tokens_per_second),
-        middle("speculative", lambda s: s.tokens_per_second),
-        end_to_end("plain"),
-        end_to_end("speculative"),
-        middle("speculative", lambda s: s.accepted_per_round + 1),
-        middle("speculative", lambda s: s.acceptance),
-        middle("speculative", lambda s: s.draft_seconds / max(s.decode_seconds, 1e-9)),
-        middle("speculative", lambda s: s.verify_seconds / max(s.decode_seconds, 1e-9)),
-        texts["plain"] == texts["speculative"],
-        stats["speculative"][-1].depths,
-    )
+def _noting(rounds: list[_Decoded]) -> Callable[[Round], None]:
+    return lambda r: rounds.append(_Decoded(len(r.drafted), r.accepted, r.verify, r.draft_steps))
 
 
-def summary(results: Sequence[Compared]) -> dict[str, Any]:
-    """What is said of all prompts: geometric mean, worst one, a bootstrap interval, categories."""
-    timed = [r for r in results if r.plain > 0 and r.speculative > 0]
-    if not timed:
-        raise UsageError("no answer was long enough to be timed; raise --max-tokens")
-    speedups = [r.speedup for r in timed]
-    low, high = interval(speedups)
-    return {
-        "against": "plain decoding on the same backend, decode only",
-        "prompts": len(timed),
-        "geomean_speedup": geometric_mean(speedups),
-        "interval": [low, high],
-        "worst_speedup": min(speedups),
-        "worst_prompt": min(timed, key=lambda r: r.speedup).id,
-        "end_to_end_geomean_speedup": geometric_mean(
-            r.speculative_end_to_end / r.plain_end_to_end for r in timed
-        ),
-        "same_tokens": sum(r.same_tokens for r in timed) / len(timed),
-        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "categories": {name: _category(group) for name, group in _grouped(timed).items()},
-    }
+class Bench:
+    """A loaded pair, and plain llama.cpp beside it if given, that prompts are compared on."""
 
+    def __init__(
+        self, runtime: Runtime, options: GenerateOptions, repeats: int, reference: Runtime | None = None
+    ) -> None:
+        """reference: with the same tokenizer. Both stay the caller's to close."""
+        self._runtime = runtime
+        self._options = options
+        self._repeats = repeats
+        self._ways: dict[Way, tuple[Callable[..., Generation], Model]] = {
+            "plain": (runtime.generate_plain, Model.of(runtime.target)),
+            "speculative": (runtime.generate, Model.of(runtime.target)),
+        }
+        if reference is not None:
+            self._ways["reference"] = (reference.generate_plain, Model.of(reference.target))
+        self._draft = next((Model.of(d.backend) for d in runtime.drafters if isinstance(d, DraftModel)), None)
 
-def _category(group: Sequence[Compared]) -> dict[str, float]:
-    return {
-        "prompts": len(group),
-        "geomean_speedup": geometric_mean(r.speedup for r in group),
-        "worst_speedup": min(r.speedup for r in group),
-        "plain_tokens_per_second": geometric_mean(r.plain for r in group),
-        "tokens_per_second": geometric_mean(r.speculative for r in group),
-        "tokens_per_round": sum(r.tokens_per_round for r in group) / len(group),
-        "acceptance": sum(r.acceptance for r in group) / len(group),
-    }
+    def compare(self, prompt: Prompt, number: int) -> Compared:
+        """Decode a prompt every way, `repeats` times. The ways are taken in turn, and the other way round
+        each second time, beginning with the prompt's number: what comes first gains from it nowhere.
 
+        First an answer of two tokens that counts for the time to the first token only, so that no way is
+        the one that reads the prompt.
+        """
+        messages = [{"role": "user", "content": prompt.text}]
+        asked = self._runtime.tokenize(messages if self._runtime.has_chat_template else prompt.text)
+        short: GenerateOptions = {**self._options, "max_tokens": 2}
+        first_token: dict[Way, float] = {
+            way: generate(asked, **short).stats.prompt_seconds
+            for way, (generate, _) in self._ways.items()
+            if way != "speculative"
+        }
+        first_token["speculative"] = first_token["plain"]
+        runs: dict[Way, list[Run]] = {way: [] for way in self._ways}
+        texts: dict[Way, list[list[int]]] = {way: [] for way in self._ways}
+        steps: list[tuple[str, Step]] = []
+        draft_reads = 0.0
+        for repeat in range(self._repeats):
+            for way in list(self._ways)[:: -1 if (number + repeat) % 2 else 1]:
+                generate, target = self._ways[way]
+                rounds: list[_Decoded] = []
+                answer = generate(asked, **self._options, on_round=_noting(rounds))
+                decoded = rounds[1:]  # the first round's token comes with the prompt
+                runs[way].append(self._run(answer, decoded, target))
+                texts[way].append(answer.tokens)
+                steps += [(target.name, r.verify) for r in decoded]
+                if self._draft is not None:
+                    steps += [(self._draft.name, step) for r in decoded for step in r.draft_steps]
+                if way == "speculative":
+                    last = decoded
+                    draft_reads = max(draft_reads, answer.stats.draft_prompt_seconds)
+        random = self._options.get("temperature", 0.0) > 0.0 and self._options.get("seed") is None
+        return Compared(
+            prompt.id,
+            prompt.category,
+            runs,
+            first_token,
+            draft_reads,
+            None if random else all(text == texts["plain"][0] for text in texts["speculative"]),
+            [(r.drafted, r.accepted) for r in last],
+            summarize(steps),
+        )
 
-def _grouped(results: Iterable[Compared]) -> dict[str, list[Compared]]:
-    groups: dict[str, list[Compared]] = {}
-    for result in results:
-        groups.setdefault(result.category, []).append(result)
-    return groups
-
-
-def interval(speedups: Sequence[float], resamples: int = RESAMPLES) -> tuple[float, float]:
-    """95% bootstrap interval (Efron 1979) of the geometric mean over prompts; always the same."""
-    logs = np.log(np.asarray(speedups))
-    picks = np.random.default_rng(0).integers(0, logs.size, (resamples, logs.size))
-    low, high = np.quantile(np.exp(logs[picks].mean(axis=1)), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def as_lines(results: Iterable[Compared]) -> str:
-    """For a file that an interrupted run goes on from."""
-    return "".join(json.dumps(asdict(result)) + "\n" for result in results)
-
-
-def from_lines(text: str) -> list[Compared]:
-    """What `as_lines` wrote; a line cut short is left out, and its prompt decoded again."""
-    return [result for line in text.splitlines() if (result := _from_line(line)) is not None]
-
-
-def _from_line(line: str) -> Compared | None:
-    try:
-        fields = json.loads(line)
-        fields["depths"] = {int(k): n for k, n in fields["depths"].items()}
-        return Compared(**fields)
-    except (ValueError, TypeError, KeyError):
-        return None
+    def _run(self, answer: Generation, decoded: Sequence[_Decoded], target: Model) -> Run:
+        stats = answer.stats
+        drafting = [step for finished in decoded for step in finished.draft_steps]
+        read = [
+            total_bytes([finished.verify for finished in decoded], target),
+            total_bytes(drafting, self._draft),
+        ]
+        return Run(
+            stats.tokens,
+            stats.decode_tokens,
+            stats.decode_seconds,
+            sum(step.seconds for step in drafting),
+            stats.verify_seconds,
+            stats.rounds,
+            stats.drafted,
+            stats.accepted,
+            None if None in read else sum(filter(None, read)),
+        )

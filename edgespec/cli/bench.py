@@ -25,6 +25,11 @@ from edgespec.cli import options
     metavar="N",
     help="Times each prompt is decoded each way; medians count.",
 )
+@click.option(
+    "--reference",
+    is_flag=True,
+    help="Also compare with plain llama.cpp on the GGUF file of the same target.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--html", metavar="FILE", help="Also write a page with plots.")
 @click.option("--resume", metavar="FILE", help="Keep results in FILE, and go on from those that are there.")

@@ -39,14 +39,15 @@ class DraftModel:
         self.backend = backend
         self.steps: Sequence[Step] = ()
         self.hindsight: Sequence[Hindsight] = ()
-        self._sequence = backend.open()
+        self.sequence = backend.open()
+        """whoever else feeds it only makes it read again"""
         self._q: Distribution | None = None
         self._confidence = 0.0
 
     def offer(self, context: Sequence[int]) -> Offer | None:
         if len(context) > self.backend.n_ctx:
             return None
-        return Offer(lag=len(context) - min(common_prefix(self._sequence.tokens, context), len(context) - 1))
+        return Offer(lag=len(context) - min(common_prefix(self.sequence.tokens, context), len(context) - 1))
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         self._state = state
@@ -54,23 +55,23 @@ class DraftModel:
         self._q = None
         self.steps, self.hindsight = (), ()
         if self._has_room():
-            align(self.backend, self._sequence, self._context, USUAL_LAG, lambda *_: state.checkpoint())
+            align(self.backend, self.sequence, self._context, USUAL_LAG, lambda *_: state.checkpoint())
 
     def look(self, context: Sequence[int], state: DraftState) -> None:
         self._state, self._context, self._q = state, list(context), None
         self.steps, self.hindsight = (), ()
-        known = min(common_prefix(self._sequence.tokens, context), len(context) - 1)
-        self.backend.rollback(self._sequence, known)
+        known = min(common_prefix(self.sequence.tokens, context), len(context) - 1)
+        self.backend.rollback(self.sequence, known)
         start = max(known, len(context) - 1 - GLANCE)
         if known + len(context) - 1 - start > self.backend.n_ctx or start == len(context) - 1:
             return
         started = perf_counter()
         rows = self.backend.forward(
-            [Segment(self._sequence, context[start:-1], rows=len(context) - 1 - start)]
+            [Segment(self.sequence, context[start:-1], rows=len(context) - 1 - start)]
         )
         self._judge(rows, start + 1, UNCLEAR if start > known else 0)
         if start > known:  # what it has read is not what stands there
-            self.backend.rollback(self._sequence, known)
+            self.backend.rollback(self.sequence, known)
         self.steps = (Step(len(rows), known, perf_counter() - started),)
 
     def _judge(self, rows: Logits, first: int, skip: int = 0) -> None:
@@ -94,10 +95,10 @@ class DraftModel:
 
     def _next(self) -> Distribution | None:
         """q behind everything read and drafted so far; None if there is nothing to say."""
-        started, known = perf_counter(), len(self._sequence)
+        started, known = perf_counter(), len(self.sequence)
         missing = self._context[known:]
         lagged = 2 < len(missing) <= self.backend.max_rows
-        rows = self.backend.forward([Segment(self._sequence, missing, rows=len(missing) if lagged else 1)])
+        rows = self.backend.forward([Segment(self.sequence, missing, rows=len(missing) if lagged else 1)])
         if lagged:
             self._judge(rows[:-1], known + 1)
         q = self._distribution(rows[-1], len(self._context))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from edgespec.bench.kept import Kept
 from edgespec.bench.page import page
-from edgespec.bench.run import Compared, as_lines, compare, from_lines, read_suite, summary
+from edgespec.bench.reference import open_reference
+from edgespec.bench.run import Bench, Compared
+from edgespec.bench.suite import Prompt, read_suite
+from edgespec.bench.summary import of_prompt, summary
+from edgespec.control.bandwidth import measure_bandwidth
+from edgespec.device.cores import compute_threads
 from edgespec.errors import UsageError
-from edgespec.runtime import GenerateOptions
+from edgespec.hub.sizes import human
+from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import write_json
 from edgespec.terminal.notes import note
 from edgespec.terminal.opening import describe, open_pair
@@ -26,34 +33,37 @@ def bench(
     loading: Mapping[str, Any],
     generating: GenerateOptions,
     repeats: int,
+    reference: bool,
     as_json: bool,
     html: str | None,
     resume: str | None,
 ) -> None:
     """Compare on every prompt; results so far are kept in the file `resume`, and not repeated."""
     prompts = read_suite(_readable(Path(suite)))
-    file = Path(resume) if resume else None
-    results = from_lines(file.read_text("utf-8")) if file and file.is_file() else []
-    done = {result.id for result in results}
-    with open_pair(pair, loading, generating) as runtime:
-        times = f"{repeats} time{'s' * (repeats != 1)}"
-        note(f"{describe(runtime)}, {len(prompts)} prompts, {times} each way")
-        for number, prompt in enumerate(prompts, 1):
-            if prompt.id in done:
-                continue
-            results.append(compare(runtime, prompt, generating, repeats))
-            note(f"{number} of {len(prompts)}: {prompt.id}: {results[-1].speedup:.2f} × plain")
-            if file:
-                file.write_text(as_lines(results), "utf-8")
-        found = {"pair": runtime.name, "depth": runtime.depth} | summary(results)
+    threads = loading["threads"] or compute_threads()
+    bandwidth = measure_bandwidth([threads]).best
+    with ExitStack() as opened:
+        runtime = opened.enter_context(open_pair(pair, loading, generating))
+        beside = open_reference(runtime.target, threads) if reference else None
+        if beside is not None:
+            opened.enter_context(beside)
+        settings = {
+            "pair": describe(runtime),
+            "depth": runtime.depth,
+            "backend": loading["backend"],
+            "reference": beside.target.name if beside else "plain decoding" if reference else None,
+            "repeats": repeats,
+        }
+        kept = Kept(Path(resume) if resume else None, settings | dict(generating))
+        note(_plan(runtime, len(prompts), repeats, reference, beside))
+        results = _run(Bench(runtime, generating, repeats, beside), prompts, kept)
+        found = settings | summary(results, bandwidth, reference and beside is None)
         if html:
-            Path(html).write_text(
-                page(f"{describe(runtime)}, depth {runtime.depth}", results, found), "utf-8"
-            )
+            Path(html).write_text(page(_title(settings), results, found), "utf-8")
     if as_json:
-        write_json(found | {"results": [asdict(r) | {"speedup": r.speedup} for r in results]})
+        write_json(found | {"results": [of_prompt(result) for result in results]})
     else:
-        _show(found, results)
+        _show(found)
 
 
 def _readable(file: Path) -> Path:
@@ -62,26 +72,110 @@ def _readable(file: Path) -> Path:
     return file
 
 
-def _show(found: Mapping[str, Any], results: list[Compared]) -> None:
+def _plan(runtime: Runtime, prompts: int, repeats: int, wanted: bool, reference: Runtime | None) -> str:
+    times = f"{repeats} time{'s' * (repeats != 1)}"
+    plan = f"{describe(runtime)}, {prompts} prompts, {times} each way"
+    if reference is not None:
+        return f"{plan}; reference: plain llama.cpp on {reference.target.name}"
+    if wanted:
+        return f"{plan}; the backend is llama.cpp, so plain decoding is the reference already: not run twice"
+    return plan
+
+
+def _run(bench: Bench, prompts: list[Prompt], kept: Kept) -> list[Compared]:
+    """All prompts, those that were not finished before for the first time."""
+    for number, prompt in enumerate(prompts, 1):
+        if prompt.id not in kept.results:
+            result = bench.compare(prompt, number)
+            kept.add(result)
+            note(f"{number} of {len(prompts)}: {_line(result)}")
+    return [kept.results[prompt.id] for prompt in prompts]
+
+
+def _line(result: Compared) -> str:
+    if not result.timed:
+        return f"{result.id}: too short to be timed"
+    reference = "reference" in result.runs
+    rate = result.bandwidth()
+    parts = [
+        f"{result.id}: {result.speed('speculative'):.1f} tok/s, {result.speedup():.2f} × plain",
+        f"{result.speedup('reference'):.2f} × reference" if reference else "",
+        f"{rate / 1e9:.1f} GB/s" if rate else "",
+        "not the same tokens as plain" if result.same_tokens is False else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _title(settings: Mapping[str, Any]) -> str:
+    return f"{settings['pair']}, depth {settings['depth']}"
+
+
+def _show(found: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
-    table = Table(
-        "category", "prompts", "plain tok/s", "tok/s", "speed-up", "worst", "tokens/round", box=None
-    )
-    for name, c in found["categories"].items():
-        table.add_row(
-            visible(name),
-            str(c["prompts"]),
-            f"{c['plain_tokens_per_second']:.1f}",
-            f"{c['tokens_per_second']:.1f}",
-            f"{c['geomean_speedup']:.2f} ×",
-            f"{c['worst_speedup']:.2f} ×",
-            f"{c['tokens_per_round']:.2f}",
+    groups = {visible(name): group for name, group in found["categories"].items()} | {"all": found}
+    against = {"": "plain"} | ({"reference_": "reference"} if "reference_geomean_speedup" in found else {})
+    speeds = Table("", "prompts", box=None)
+    for heading in (*(f"{way} tok/s" for way in against.values()), "tok/s"):
+        speeds.add_column(heading, justify="right")
+    for way in against.values():
+        speeds.add_column(f"× {way} (worst)", justify="right")
+    for name, group in groups.items():
+        speeds.add_row(
+            name,
+            str(group["prompts"]),
+            *(f"{group[f'{way}_tokens_per_second']:.1f}" for way in against.values()),
+            f"{group['tokens_per_second']:.1f}",
+            *(f"{group[f'{p}geomean_speedup']:.2f} ({group[f'{p}worst_speedup']:.2f})" for p in against),
         )
-    console.print(table)
-    low, high = found["interval"]
-    console.print(
-        f"decode only, against plain decoding on the same backend: {found['geomean_speedup']:.2f} × "
-        f"(95% interval {low:.2f} to {high:.2f}), worst {found['worst_speedup']:.2f} × "
-        f"({visible(found['worst_prompt'])}); end to end {found['end_to_end_geomean_speedup']:.2f} ×; "
-        f"{found['same_tokens']:.0%} of the answers token for token as plain"
+    console.print(speeds)
+    console.print()
+    shares = Table("", box=None)
+    for heading in ("tokens/round", "accepted", "draft", "verify", "Python", "GB/s"):
+        shares.add_column(heading, justify="right")
+    for name, group in groups.items():
+        rate = group["bytes_per_second"]
+        shares.add_row(
+            name,
+            f"{group['tokens_per_round']:.2f}",
+            *(f"{group[k]:.0%}" for k in ("acceptance", "draft_share", "verify_share", "python_share")),
+            f"{rate / 1e9:.1f}" if rate else "",
+        )
+    console.print(shares)
+    console.print()
+    for line in closing_lines(found):
+        console.print(visible(line))
+
+
+def closing_lines(found: Mapping[str, Any]) -> list[str]:
+    """What the table does not say."""
+    lines = [_against(found, "", "plain decoding on the same backend")]
+    if "reference_geomean_speedup" in found:
+        lines.append(_against(found, "reference_", "the reference, plain llama.cpp on the GGUF file"))
+    if found["bandwidth_share"]:
+        lines.append(
+            f"weights are read at {found['bytes_per_second'] / 1e9:.1f} GB/s, "
+            f"{found['bandwidth_share']:.0%} of the {found['machine_bytes_per_second'] / 1e9:.1f} GB/s that "
+            "this machine reads"
+        )
+    same = found["same_tokens"]
+    lines.append(
+        "answers are random, so they are not compared token by token (--seed makes them comparable)"
+        if same is None
+        else f"{same:.0%} of the answers are token for token those of plain decoding"
+    )
+    lines.append(f"peak memory {human(found['peak_memory'])}, of all models together")
+    if found["too_short"]:
+        lines.append(f"{found['too_short']} answers were too short to be timed and do not count")
+    return lines
+
+
+def _against(found: Mapping[str, Any], prefix: str, what: str) -> str:
+    low, high = found[f"{prefix}interval"]
+    return (
+        f"decode only, against {what}: {found[f'{prefix}geomean_speedup']:.2f} × "
+        f"(95% interval {low:.2f} to {high:.2f}), worst {found[f'{prefix}worst_speedup']:.2f} × "
+        f"({found[f'{prefix}worst_prompt']}); end to end "
+        f"{found[f'{prefix}end_to_end_geomean_speedup']:.2f} ×; first token after "
+        f"{found['plain_first_token_seconds']:.2f} s"
+        + (f", there {found['reference_first_token_seconds']:.2f} s" if prefix else "")
     )

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgespec.bench.kept import Kept
 from edgespec.bench.page import page
-from edgespec.bench.run import Compared, as_lines, from_lines, interval, read_suite, summary
+from edgespec.bench.passes import Pass, merge
+from edgespec.bench.run import Compared, Run, Way
+from edgespec.bench.suite import read_suite
+from edgespec.bench.summary import interval, of_prompt, summary
 from edgespec.errors import UsageError
 
-ONE = Compared("a", "code", 128, 10.0, 20.0, 9.0, 16.0, 3.0, 0.8, 0.2, 0.7, True, {0: 1, 4: 30})
+SETTINGS = {"pair": "a", "max_tokens": 128}
+
+
+def runs(*seconds: float) -> list[Run]:
+    """Answers of 101 tokens that took so long to decode, three tenths of it in the draft."""
+    return [Run(101, 100, s, 0.3 * s, 0.6 * s, 25, 80, 75, int(2e9)) for s in seconds]
+
+
+def compared(id: str = "a", category: str = "code", **seconds: list[float]) -> Compared:
+    """By default twice as fast as plain."""
+    times: dict[Any, list[float]] = {"plain": [10.0], "speculative": [5.0], **seconds}
+    ways: dict[Way, list[Run]] = {way: runs(*found) for way, found in times.items()}
+    first = dict.fromkeys(ways, 2.0)
+    return Compared(id, category, ways, first, 1.0, True, [(4, 3), (0, 0)], [Pass("m", 5, 256, 0.1, 2)])
 
 
 def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
@@ -23,7 +41,13 @@ def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{}", "line 1"), ("nonsense", "line 1"), ("\n", "no prompts")]
+    ("text", "message"),
+    [
+        ("{}", "line 1"),
+        ("nonsense", "line 1"),
+        ("\n", "no prompts"),
+        ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2 .* has the id '1'"),
+    ],
 )
 def test_what_is_no_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "suite.jsonl"
@@ -33,13 +57,58 @@ def test_what_is_no_suite_is_refused(tmp_path: Path, text: str, message: str) ->
 
 
 def test_the_mean_is_geometric_and_the_worst_prompt_is_named() -> None:
-    found = summary([ONE, replace(ONE, id="b", category="chat", speculative=5.0, same_tokens=False)])
+    slow = replace(compared("b", "chat", speculative=[20.0]), same_tokens=False)
+    found = summary([compared(), slow], 45e9)
     assert found["geomean_speedup"] == pytest.approx(1.0)
     assert (found["worst_speedup"], found["worst_prompt"]) == (0.5, "b")
     assert found["same_tokens"] == 0.5
     assert found["categories"]["code"]["geomean_speedup"] == pytest.approx(2.0)
     low, high = found["interval"]
     assert low <= 1.0 <= high
+    assert "reference_geomean_speedup" not in found
+
+
+def test_a_ratio_is_the_median_of_ratios_within_repeats_so_that_drift_cancels() -> None:
+    """The machine gets three times slower from repeat to repeat; speculation is twice as fast throughout."""
+    drifting = compared(plain=[10.0, 30.0, 90.0], speculative=[5.0, 15.0, 45.0])
+    assert drifting.speedup() == pytest.approx(2.0)
+    one_hiccup = compared(plain=[10.0, 10.0, 10.0], speculative=[5.0, 50.0, 5.0])
+    assert one_hiccup.speedup() == pytest.approx(2.0)
+
+
+def test_the_reference_has_ratios_of_its_own_in_all_and_by_category() -> None:
+    found = summary([compared(reference=[15.0]), compared("b", "chat", reference=[5.0])], 45e9)
+    assert found["reference_geomean_speedup"] == pytest.approx(3.0**0.5)
+    assert (found["reference_worst_speedup"], found["reference_worst_prompt"]) == (1.0, "b")
+    assert found["categories"]["code"]["reference_worst_speedup"] == pytest.approx(3.0)
+    assert found["reference_end_to_end_geomean_speedup"] < found["reference_geomean_speedup"]
+
+
+def test_where_plain_decoding_is_the_reference_its_ratios_stand_for_both() -> None:
+    found = summary([compared()], 45e9, reference_is_plain=True)
+    for key in ("geomean_speedup", "interval", "worst_speedup", "end_to_end_geomean_speedup"):
+        assert found[f"reference_{key}"] == found[key]
+
+
+def test_shares_of_time_and_of_bandwidth_are_of_decoding() -> None:
+    found = summary([compared()], 1e9)
+    assert found["draft_share"] == pytest.approx(0.3)
+    assert found["verify_share"] == pytest.approx(0.6)
+    assert found["python_share"] == pytest.approx(0.1)
+    assert found["bytes_per_second"] == pytest.approx(2e9 / 5.0)
+    assert found["bandwidth_share"] == pytest.approx(0.4)
+
+
+def test_end_to_end_counts_the_prompt_and_what_the_draft_reads_of_it() -> None:
+    one = compared()
+    assert one.end_to_end("plain") == pytest.approx(101 / 12.0)
+    assert one.end_to_end("speculative") == pytest.approx(101 / 8.0)
+
+
+def test_passes_of_several_prompts_weigh_by_how_many_they_were() -> None:
+    few, many = Pass("m", 5, 256, 1.0, 1), Pass("m", 5, 256, 2.0, 2)
+    other = Pass("m", 5, 1024, 9.0, 1)
+    assert merge([few, other, many]) == [Pass("m", 5, 256, 2.0, 3), other]
 
 
 def test_the_interval_narrows_with_the_prompts_and_is_always_the_same() -> None:
@@ -49,20 +118,51 @@ def test_the_interval_narrows_with_the_prompts_and_is_always_the_same() -> None:
 
 
 def test_answers_too_short_to_be_timed_are_said_to_be() -> None:
+    empty = replace(compared(), runs={"plain": runs(0.0), "speculative": runs(0.0)})
     with pytest.raises(UsageError, match="max-tokens"):
-        summary([replace(ONE, plain=0.0)])
+        summary([empty], 45e9)
+    assert summary([empty, compared("b")], 45e9)["too_short"] == 1
+    assert of_prompt(empty)["id"] == "a"
 
 
-def test_results_survive_an_interruption_in_the_middle_of_a_line() -> None:
-    text = as_lines([ONE, replace(ONE, id="b")])
-    assert from_lines(text) == [ONE, replace(ONE, id="b")]
-    assert from_lines(text[:-20]) == [ONE]
+def test_results_are_kept_prompt_by_prompt(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    first = Kept(file, SETTINGS)
+    first.add(compared())
+    first.add(compared("b", reference=[1.0]))
+    assert Kept(file, SETTINGS).results == {"a": compared(), "b": compared("b", reference=[1.0])}
+
+
+def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    kept = Kept(file, SETTINGS)
+    kept.add(compared())
+
+    def cut_short(path: Path, text: str, encoding: str) -> int:
+        path.open("w", encoding=encoding).write(text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "write_text", cut_short)
+        kept.add(compared("b"))
+    assert list(Kept(file, SETTINGS).results) == ["a"]
+
+
+def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    Kept(file, SETTINGS).add(compared())
+    with pytest.raises(UsageError, match="max_tokens 128, not 64"):
+        Kept(file, {**SETTINGS, "max_tokens": 64})
+    file.write_text('{"id": "a"}\n')
+    with pytest.raises(UsageError, match="name another file"):
+        Kept(file, SETTINGS)
 
 
 def test_the_page_needs_nothing_else_and_escapes_names() -> None:
-    results = [replace(ONE, id="<script>"), ONE]
-    text = page("pair & draft", results, summary(results))
+    results = [compared("<script>"), compared()]
+    text = page("pair & draft", results, summary(results, 45e9))
     assert "<script>" not in text
     assert "http" not in text
     assert "pair &amp; draft" in text
-    assert text.count("<svg") == 2

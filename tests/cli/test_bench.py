@@ -5,38 +5,85 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from .conftest import Edgespec
+
+USUAL = ("--max-tokens", 30, "--logit-bias", "22=-inf", "--threads", 1)
+"""answers of one length, and no more threads than a tiny model has work for"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Three prompts of two categories."""
+    file = tmp_path / "suite.jsonl"
+    lines = [{"id": i, "category": "abc"[i % 2], "prompt": "yes, stay"} for i in range(3)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
 
 
 def test_a_suite_is_compared_reported_and_resumed(
-    edgespec: Edgespec, pair: list[object], tmp_path: Path
+    edgespec: Edgespec, pair: list[object], suite: Path, tmp_path: Path
 ) -> None:
-    suite, kept, html = tmp_path / "suite.jsonl", tmp_path / "kept.jsonl", tmp_path / "page.html"
-    lines = [{"id": i, "category": "abc"[i % 2], "prompt": "yes, stay"} for i in range(3)]
-    suite.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = (
-        "bench",
-        *pair,
-        "--suite",
-        suite,
-        "--max-tokens",
-        30,
-        "--resume",
-        kept,
-        "--logit-bias",
-        "22=-inf",
-    )
-    found = edgespec(*words, "--json", "--html", html, "--threads", 1).json
+    kept, html = tmp_path / "kept.jsonl", tmp_path / "page.html"
+    words = ("bench", *pair, "--suite", suite, "--repeats", 2, "--resume", kept, *USUAL)
+    found = edgespec(*words, "--json", "--html", html).json
     assert {"geomean_speedup", "worst_speedup", "categories", "interval"} <= found.keys()
     assert set(found["categories"]) == {"a", "b"}
-    assert len(found["results"]) == 3
+    assert [len(r["repeats"]["speculative"]) for r in found["results"]] == [2, 2, 2]
+    assert found["same_tokens"] == 1.0
+    assert found["bytes_per_second"] > 0
     assert html.read_text().startswith("<!doctype html>")
-    kept.write_text("".join(kept.read_text().splitlines(keepends=True)[:2]))
-    again = edgespec(*words, "--threads", 1)
+    kept.write_text("".join(kept.read_text().splitlines(keepends=True)[:3]))  # as if killed before the third
+    again = edgespec(*words)
     assert again.code == 0
     assert "3 of 3" in again.err
     assert "1 of 3" not in again.err
-    assert "decode only, against plain decoding" in again.out
+    for said in ("against plain decoding", "GB/s", "peak memory", "100% of the answers are token for token"):
+        assert said in again.out
+
+
+def test_results_of_other_options_are_not_resumed(
+    edgespec: Edgespec, pair: list[object], suite: Path, tmp_path: Path
+) -> None:
+    words = ("bench", *pair, "--suite", suite, "--resume", tmp_path / "kept.jsonl", *USUAL)
+    assert edgespec(*words).code == 0
+    ended = edgespec(*words, "--temperature", 0.7)
+    assert ended.code == 2
+    assert "were made with temperature 0.0, not 0.7" in ended.err
+
+
+def test_random_answers_are_not_compared_token_by_token(
+    edgespec: Edgespec, pair: list[object], suite: Path
+) -> None:
+    ended = edgespec("bench", *pair, "--suite", suite, *USUAL, "--temperature", 0.7, "--json")
+    assert ended.json["same_tokens"] is None
+
+
+def test_llama_cpp_is_its_own_reference_and_not_run_twice(
+    edgespec: Edgespec, pair: list[object], suite: Path
+) -> None:
+    ended = edgespec("bench", *pair, "--suite", suite, *USUAL, "--reference", "--json")
+    assert "plain decoding is the reference already" in ended.err
+    found = ended.json
+    assert found["reference"] == "plain decoding"
+    assert found["reference_geomean_speedup"] == found["geomean_speedup"]
+    assert set(found["results"][0]["repeats"]) == {"plain", "speculative"}
+
+
+def test_onnx_runtime_is_compared_with_plain_llama_cpp_on_the_gguf_file(
+    edgespec: Edgespec, converted: Path, suite: Path
+) -> None:
+    words = ("bench", converted / "target.gguf", "--draft", converted / "draft.gguf", "--backend", "onnx")
+    found = edgespec(*words, "--suite", suite, *USUAL, "--reference", "--json").json
+    assert found["reference"] == "target.gguf"
+    for category in (found, *found["categories"].values()):
+        assert category["reference_geomean_speedup"] > 0
+        assert category["reference_worst_speedup"] > 0
+    assert set(found["results"][0]["repeats"]) == {"plain", "speculative", "reference"}
+    assert found["results"][0]["reference_first_token_seconds"] > 0
+    table = edgespec(*words, "--suite", suite, *USUAL, "--reference").out
+    assert "against the reference, plain llama.cpp" in table
 
 
 def test_a_suite_that_is_not_there_is_refused_before_anything_is_loaded(

@@ -56,7 +56,7 @@ def test_every_q_is_that_of_a_fresh_cache_whatever_happened_before(drafter: Draf
             assert node.q is not None
             assert_exact(drafter, [*context, *drafted], node.q.ids, node.q.probs)
             drafted.append(node.token)
-            fed = drafter._sequence.tokens
+            fed = drafter.sequence.tokens
             assert fed == [*context, *drafted][: len(fed)]
         accepted = int(rng.integers(0, len(drafted) + 1))
         context = [*context, *drafted[:accepted], int(rng.integers(0, len(VOCABULARY)))]
@@ -66,12 +66,12 @@ def test_a_cache_that_lags_far_behind_is_caught_up_before_drafting(drafter: Draf
     rng = np.random.default_rng(2)
     context = text(100, 2)
     drafter.begin(context, state(rng))
-    assert 100 - USUAL_LAG <= len(drafter._sequence) < 100
+    assert 100 - USUAL_LAG <= len(drafter.sequence) < 100
     node = drafter.extend()
     assert node is not None
     assert node.q is not None
     assert_exact(drafter, context, node.q.ids, node.q.probs)
-    assert drafter._sequence.tokens == context
+    assert drafter.sequence.tokens == context
 
 
 def test_catching_up_can_be_cancelled_and_resumed(drafter: DraftModel) -> None:
