@@ -22,6 +22,7 @@ from edgespec.errors import (
 
 if TYPE_CHECKING:
     from edgespec.chat.session import ChatSession
+    from edgespec.decoding.asynchronous import AsyncGeneration
     from edgespec.decoding.generation import Generation
     from edgespec.decoding.rounds import Round, Stats
     from edgespec.decoding.stopping import Token
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncGeneration",
     "BackendError",
     "ChatSession",
     "ContextFull",
@@ -49,6 +51,7 @@ __all__ = [
 
 # Imported when first used: they bring in numpy, which `edgespec --help` can do without.
 _HOMES = {
+    "AsyncGeneration": "edgespec.decoding.asynchronous",
     "ChatSession": "edgespec.chat.session",
     "Generation": "edgespec.decoding.generation",
     "Round": "edgespec.decoding.rounds",

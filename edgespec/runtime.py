@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 from weakref import finalize
@@ -21,10 +24,12 @@ from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
 from edgespec.control.policy import FixedDepth, Policy
+from edgespec.decoding.asynchronous import AsyncGeneration
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
+from edgespec.decoding.stopping import Token
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
@@ -67,6 +72,7 @@ class GenerateOptions(SamplingOptions, total=False):
     logprobs: int | None
     on_prompt: Callable[[int, int], None]
     on_round: Callable[[Round], None]
+    on_token: Callable[[Token], None]
 
 
 def load(
@@ -196,7 +202,8 @@ class Runtime:
     """A loaded pair. One generation at a time; `close()` or a with-block frees the models.
 
     Starting a generation ends an unfinished one of the same thread; while another thread generates,
-    UsageError is raised. `Generation.cancel` may be called from any thread.
+    UsageError is raised. `Generation.cancel` may be called from any thread. For asyncio there are `astream`,
+    `agenerate` and `aclose()`, or an async with-block.
     """
 
     def __init__(
@@ -222,6 +229,10 @@ class Runtime:
         self.depth: Depth = depth if drafters else 0
         self._chat_template = chat_template
         self._engine = Engine(target, drafters, policy)
+        self._pool = ThreadPoolExecutor(1, "edgespec")
+        """answers asyncio's requests one after the other; its thread starts with the first"""
+        self._tokenizing = RLock()
+        """held while the tokenizer is used, which another thread might close"""
         # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
         # keeps the engine, and with it the models.
         self._free = finalize(self._engine, _close, target, self.drafters, save)
@@ -248,7 +259,8 @@ class Runtime:
             backend's logits depend on the number of tokens in a pass); without one it is random
             where temperature > 0.
         logprobs: report log-probabilities and this many alternatives per token.
-        on_prompt(done, total), on_round(round): progress, called in the generating thread.
+        on_prompt(done, total), on_round(round), on_token(token): progress, called in the generating
+            thread; they may cancel the generation and nothing else of the runtime's.
 
         Raises UsageError, ContextFull, BackendError.
         """
@@ -258,12 +270,32 @@ class Runtime:
         """As `generate`, without drafting: what speculation is compared with."""
         return self._engine.generate(self.tokenize(prompt), _request(options), FixedDepth(0)).run()
 
+    def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
+        """An answer for asyncio: `async for` over it for its tokens. Options as of `generate`; callbacks
+        are called in the runtime's thread. Several are answered one after the other.
+
+        Raises UsageError; further errors of `generate` when it is read.
+        """
+        request = _request(options)
+        return AsyncGeneration(lambda: self._engine.generate(self.tokenize(prompt), request), self._pool)
+
+    async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
+        """As `generate`, for asyncio: cancelling the task cancels the generation."""
+        async with self.astream(prompt, **options) as answer:
+            async for _ in answer:
+                pass
+        return answer
+
     def chat(self, system: str | None = None) -> ChatSession:
         """A conversation that remembers its turns."""
         return ChatSession(self, system)
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """The token ids a prompt stands for."""
+        with self._tokenizing:
+            return self._tokenize(prompt)
+
+    def _tokenize(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             self._refuse_endless(prompt)
             return self.target.tokenizer.encode(prompt)
@@ -302,7 +334,13 @@ class Runtime:
     def close(self) -> None:
         """End a running generation and free everything. Safe to call twice and from any thread."""
         self._engine.close()
-        self._free()
+        self._pool.shutdown()  # what waits there is refused
+        with self._tokenizing:
+            self._free()
+
+    async def aclose(self) -> None:
+        """As `close`, without holding up the event loop."""
+        await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -311,6 +349,14 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 def _close(target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:

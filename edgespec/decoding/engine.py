@@ -57,6 +57,8 @@ class Request:
     """told how much of the prompt is processed, in tokens"""
     on_round: Callable[[Round], None] = lambda finished: None
     """told about every finished round"""
+    on_token: Callable[[Token], None] = lambda token: None
+    """told about every token of the output, in order, before it is handed out"""
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "seed", "logprobs"):
@@ -111,15 +113,20 @@ class Decoding:
             self._policy.start(self._request.max_tokens)
             while output.finish_reason is None:
                 if len(self._context) > self._target.n_ctx:
-                    yield from self._released(output.finish("context"))
+                    yield from self._hand_out(self._released(output.finish("context")))
                     break
                 finished = self._round()
                 released = self._take(finished)
                 self._policy.observe(finished)
                 self._request.on_round(finished)
-                yield from released
+                yield from self._hand_out(released)
         except _Cancelled:
-            yield from self._released(output.finish("cancelled"))
+            yield from self._hand_out(self._released(output.finish("cancelled")))
+
+    def _hand_out(self, tokens: Sequence[Token]) -> Iterator[Token]:
+        for token in tokens:
+            self._request.on_token(token)
+            yield token
 
     def _read_prompt(self) -> None:
         started = perf_counter()

@@ -112,3 +112,14 @@ def test_the_documented_python_example_runs(page: str, example: str) -> None:
 
 def test_the_readme_shows_three_python_examples() -> None:
     assert len(blocks(ROOT / "README.md", "python")) == 3
+
+
+def test_the_documented_voice_assistant_is_interrupted_in_mid_sentence() -> None:
+    need("smollm2-135m")
+    [example] = [block for _, block in examples() if "friendly assistant" in block]
+    done = run([sys.executable, "-c", example])
+    (asked, *first), (interrupted, *second) = (said.splitlines() for said in done.stdout.split("\n> ")[1:])
+    assert asked == "Tell me everything about lighthouses."
+    assert interrupted == "Stop. Who works there?"
+    for answer in (" ".join(first), " ".join(second)):
+        assert 5 < len(answer.split()) < 100, "of 300 tokens"
