@@ -23,6 +23,7 @@ from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
+from edgespec.chat.thinking import opens_thoughts
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding.asynchronous import AsyncGeneration
 from edgespec.decoding.engine import Request
@@ -34,6 +35,7 @@ from edgespec.drafters.base import Drafter
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 from edgespec.errors import ContextFull, UsageError
+from edgespec.grammar.constraint import Constraint, grammar, json_schema, regex
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
@@ -68,6 +70,9 @@ class GenerateOptions(SamplingOptions, total=False):
 
     max_tokens: int | None
     stop: str | Sequence[str] | None
+    json_schema: Mapping[str, Any] | bool | None
+    regex: str | None
+    grammar: str | None
     seed: int | None
     logprobs: int | None
     on_prompt: Callable[[int, int], None]
@@ -98,8 +103,9 @@ def load(
     pair: a catalog name ("qwen2.5-coder"), a path (of a GGUF file or of a folder with an ONNX model),
         "hf:owner/repo/file.gguf", "ollama:name" or "lmstudio:publisher/repo"; None: the best catalog
         pair on disk.
-    draft: a model named likewise, "ngram" (prompt lookup) or "none" (plain decoding; no depth goes with
-        it but "auto" and 0); None: the pair's own draft, or prompt lookup for a lone model.
+    draft: a model named likewise, "ngram" (prompt lookup), "rules" (only what a grammar forces, which the
+        others begin with, too) or "none" (plain decoding); no depth goes with the last two but "auto" and
+        0. None: the pair's own draft, or prompt lookup for a lone model.
     depth: tokens drafted per round; 0 is plain decoding. "auto" decides every round anew whether to
         draft, with the draft model or by lookup, and how deep, from measured costs and acceptance; with
         models that are new here it measures for some seconds first.
@@ -124,10 +130,11 @@ def load(
     limit = LlamaCppOptions().max_rows - 1
     if depth != "auto" and not 0 <= depth <= limit:
         raise UsageError(f"depth is {depth}; it must be between 0 (plain decoding) and {limit}")
-    if str(draft) == "none" and depth not in ("auto", 0):
+    if str(draft) in ("none", "rules") and depth not in ("auto", 0):
+        why = "decodes plainly" if str(draft) == "none" else "drafts what a grammar forces"
         raise UsageError(
-            f"--draft none decodes plainly, so --depth {depth} has no place; leave --depth out (auto "
-            "and 0 are the same here), or name a draft, such as --draft ngram"
+            f"--draft {draft} {why}, so --depth {depth} has no place; leave --depth out, or name a draft, "
+            "such as --draft ngram"
         )
     named = _pair(str(pair) if pair is not None else None)
     wanted = named.draft if draft is None else str(draft)
@@ -153,10 +160,10 @@ def load(
                 raise UsageError(f"{reason}; leave --draft out")
             log.warning("%s; it decodes plainly", reason)
             wanted = None
-        if draft_backend is not None and wanted in (None, "none", "ngram"):
+        if draft_backend is not None and wanted in _NO_MODEL:
             raise UsageError("--draft-backend is for a draft model, and there is none; leave it out")
         file = None
-        if wanted not in (None, "none", "ngram"):
+        if wanted not in _NO_MODEL:
             file = resolve(wanted) if isinstance(wanted, str) else wanted
         model = None
         if file is not None and depth != 0:
@@ -168,7 +175,9 @@ def load(
         drafters: list[Drafter] = []
         policy: Policy = FixedDepth(0)
         save: Callable[[], None] = _nothing
-        if wanted not in (None, "none") and depth != 0:
+        if wanted == "rules" and depth != 0:
+            policy = FixedDepth(1)
+        elif wanted not in (None, "none") and depth != 0:
             if depth == "auto":
                 drafters, policy, save = controlled(target, named.target, model, file, threads)
             else:
@@ -176,6 +185,10 @@ def load(
         runtime = Runtime(named.name, target, drafters, policy, depth, chat_template, save)
         opened.pop_all()
         return runtime
+
+
+_NO_MODEL = (None, "none", "ngram", "rules")
+"""drafts that are no models"""
 
 
 def _nothing() -> None:
@@ -245,7 +258,7 @@ class Runtime:
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Start an answer; iterate over it for its tokens. Options as of `generate`."""
-        return self._engine.generate(self.tokenize(prompt), _request(options))
+        return self._engine.generate(*self._asked(prompt, options))
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Answer `prompt` to the end; `text`, `tokens`, `finish_reason` and `stats` hold the result.
@@ -255,6 +268,9 @@ class Runtime:
         temperature (0 = greedy), top_k, top_p, min_p, repetition_penalty, presence_penalty,
             frequency_penalty, penalty_window, logit_bias: see `SamplerSettings`.
         stop: strings that end the output.
+        json_schema, regex, grammar: the form of the output, one of the three: JSON of a schema (a
+            dictionary), text that a regular expression matches, or text of a Lark or GBNF grammar. With
+            finish_reason "stop" it has that form, unless a stop string ended it; otherwise it is cut off.
         seed: the output depends on it alone, not on drafter or depth (near-ties aside, where the
             backend's logits depend on the number of tokens in a pass); without one it is random
             where temperature > 0.
@@ -268,7 +284,16 @@ class Runtime:
 
     def generate_plain(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """As `generate`, without drafting: what speculation is compared with."""
-        return self._engine.generate(self.tokenize(prompt), _request(options), FixedDepth(0)).run()
+        return self._engine.generate(*self._asked(prompt, options), FixedDepth(0)).run()
+
+    def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
+        tokens, request = self.tokenize(prompt), _request(options)
+        if request.constraint is not None and opens_thoughts(tokens, self.target.tokenizer):
+            raise UsageError(
+                f"{request.constraint.kind} has no place: the prompt lets the model think aloud first, and "
+                "the form would be that of its thoughts; give a chat template that does not open them"
+            )
+        return tokens, request
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
         """An answer for asyncio: `async for` over it for its tokens. Options as of `generate`; callbacks
@@ -367,14 +392,20 @@ def _close(target: Backend, drafters: Sequence[Drafter], save: Callable[[], None
 
 
 _SAMPLING = {f.name for f in fields(SamplerSettings)}
-_REQUEST = {f.name for f in fields(Request)} - {"sampling"}
+_FORMS: Mapping[str, Callable[[Any], Constraint]] = {
+    "json_schema": json_schema,
+    "regex": regex,
+    "grammar": grammar,
+}
+_REQUEST = {f.name for f in fields(Request)} - {"sampling", "constraint"}
 
 
 def _request(options: Mapping[str, Any]) -> Request:
     """Sort keyword options into sampler settings and the rest."""
+    known = _SAMPLING | _REQUEST | _FORMS.keys()
     for name in options:
-        if name not in _SAMPLING | _REQUEST:
-            close = difflib.get_close_matches(name, _SAMPLING | _REQUEST, 1)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
             raise UsageError(
                 f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
             )
@@ -382,4 +413,14 @@ def _request(options: Mapping[str, Any]) -> Request:
     rest = {k: v for k, v in options.items() if k in _REQUEST}
     stop = rest.get("stop", ())
     rest["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
-    return Request(sampling, **rest)
+    return Request(sampling, constraint=_constraint(options), **rest)
+
+
+def _constraint(options: Mapping[str, Any]) -> Constraint | None:
+    """The form that the output must have, if one is asked for."""
+    given = [name for name in _FORMS if options.get(name) is not None]
+    if len(given) > 1:
+        raise UsageError(
+            f"{given[0]} and {given[1]} are both given; an answer has one form, so leave one out"
+        )
+    return _FORMS[given[0]](options[given[0]]) if given else None

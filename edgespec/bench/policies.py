@@ -19,7 +19,9 @@ DEEPEST = 12
 class Lookup(FixedDepth):
     """Prompt lookup at a fixed depth (Saxena 2023)."""
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
+    def choose(
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+    ) -> Choice:
         return Choice(drafters[1])
 
 

@@ -177,7 +177,7 @@ def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], 
         room = len(trace.text) - at - 1
         started = clock.now
         drafted: list[Node] = []
-        drafter, look = policy.choose(drafters, context, room) if room > 0 else NOBODY
+        drafter, look, _ = policy.choose(drafters, context, room) if room > 0 else NOBODY
         if drafter is not None and look:
             drafter.look(context, NO_STATE)
         elif drafter is not None:

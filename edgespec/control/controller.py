@@ -145,9 +145,13 @@ class Controller:
 
     # --- the round ---
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
+    def choose(
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+    ) -> Choice:
         room = min(room, DEEPEST)
-        self._verify = self.target.table(room + 1, len(context))
+        # What is forced is drafted anyway: all that is compared here comes on top of its cost.
+        table = self.target.table(forced + room + 1, len(context))
+        self._verify = [seconds - table[forced + 1] + table[1] for seconds in table[forced:]]
         plain = 1.0 / self._verify[1]
         offers = {d.name: offer for d in drafters if d.name in self.arms and (offer := d.offer(context))}
         self._foreseen = {
@@ -273,7 +277,9 @@ class Controller:
         emitted = len(finished.emitted)
         self._made += emitted
         if finished.drafter is not None:
-            plain = emitted * self.target.seconds(1, finished.verify.length)
+            forced, length = min(finished.forced, emitted - 1), finished.verify.length
+            plain = (emitted - forced - 1) * self.target.seconds(1, length)
+            plain += self.target.seconds(forced + 1, length)
             self._gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
         lost = finished.seconds - emitted / self._rate if self._probing else 0.0
         self.ledger.add(finished.seconds, lost)
@@ -307,9 +313,10 @@ class Controller:
             self._emitted[finished.place + i] = p.prob(finished.emitted[i].id)
         while len(self._emitted) > 2 * LONGEST:
             del self._emitted[next(iter(self._emitted))]  # the oldest
+        behind = finished.p[finished.forced :]
         for name, (token, confidence) in self._foreseen.items():
-            if name != finished.drafter and finished.p:  # what it would have proposed costs nothing to judge
-                self.arms[name].acceptance.look_back([Judged(confidence, finished.p[0].prob(token))])
+            if name != finished.drafter and behind:  # what it would have proposed costs nothing to judge
+                self.arms[name].acceptance.look_back([Judged(confidence, behind[0].prob(token))])
         arm = self.arms.get(finished.drafter or "")
         if arm is None:
             return
@@ -322,7 +329,9 @@ class Controller:
                 if (said := self._emitted.get(seen.place, 0.0)) > 0.0
             ]
         )
-        judged = zip(finished.drafted, finished.likelihoods, strict=False)
+        judged = zip(
+            finished.drafted[finished.forced :], finished.likelihoods[finished.forced :], strict=False
+        )
         arm.acceptance.observe([Judged(node.confidence, likely) for node, likely in judged])
 
     # --- what people are told ---

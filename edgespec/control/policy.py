@@ -17,9 +17,11 @@ class Choice(NamedTuple):
     drafter: Drafter | None
     look: bool = False
     """it only looks how it would have fared lately"""
+    rules: bool = True
+    """tokens that the grammar forces are drafted first, at no cost"""
 
 
-NOBODY = Choice(None)
+NOBODY = Choice(None, rules=False)
 
 
 class Policy(Protocol):
@@ -33,8 +35,11 @@ class Policy(Protocol):
         """A generation begins, of at most `budget` tokens."""
         ...
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
-        """Who drafts in this round, up to `room` tokens."""
+    def choose(
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+    ) -> Choice:
+        """Who drafts in this round, up to `room` tokens behind `context`, whose last `forced` tokens are
+        drafted already: the grammar allows no others."""
         ...
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
@@ -64,7 +69,7 @@ class Policy(Protocol):
 
 
 class FixedDepth:
-    """Always let the first drafter draft `k` tokens; 0 is plain decoding."""
+    """Always let the first drafter draft `k` tokens, behind what is forced; 0 is plain decoding."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -72,8 +77,10 @@ class FixedDepth:
     def start(self, budget: int | None) -> None:
         pass
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
-        return Choice(drafters[0]) if drafters and self.k > 0 else NOBODY
+    def choose(
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+    ) -> Choice:
+        return Choice(drafters[0] if drafters else None) if self.k > 0 else NOBODY
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         return len(drafted) < self.k

@@ -34,8 +34,11 @@ from edgespec.decoding.sampling import (
 )
 from edgespec.decoding.stopping import Origin, Output, Token
 from edgespec.decoding.verify import Coupled, Rejection, Rule, verify
+from edgespec.drafters import rules
 from edgespec.drafters.base import Drafter, DraftState, Node
 from edgespec.errors import UsageError
+from edgespec.grammar.constraint import Constraint
+from edgespec.grammar.matcher import Matcher
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,8 @@ class Request:
     """None: until the model ends or the context is full"""
     stop: Sequence[str] = ()
     """strings that end the output; they are not part of it"""
+    constraint: Constraint | None = None
+    """the form that the output must have; it ends with "stop" once it is complete"""
     seed: int | None = None
     """None: exact in distribution; a seed: the text depends on it alone (see verify.py)"""
     logprobs: int | None = None
@@ -86,7 +91,9 @@ class Decoding:
         policy: Policy,
         prompt: Sequence[int],
         request: Request,
+        grammar: Matcher | None = None,
     ) -> None:
+        """grammar: the request's constraint, made ready for this target and prompt."""
         self._target = target
         self._sequence = sequence
         self._drafters = list(drafters)
@@ -102,7 +109,8 @@ class Decoding:
         self._rule: Rule = (
             Rejection(np.random.default_rng()) if request.seed is None else Coupled(request.seed)
         )
-        self._state = DraftState(self._sampler, self._rule, self._checkpoint)
+        self._grammar = grammar
+        self._state = DraftState(self._sampler, self._rule, self._checkpoint, grammar)
         self.stats = Stats(prompt_tokens=len(prompt))
 
     def _steps(self) -> Generator[Token, None, None]:
@@ -145,14 +153,14 @@ class Decoding:
     def _round(self) -> Round:
         """One draft → verify → commit cycle."""
         self._checkpoint()
-        target, sequence, context = self._target, self._sequence, self._context
+        target, sequence, context, grammar = self._target, self._sequence, self._context, self._grammar
         first = len(context) == self._prompt_length
 
         # 1. Draft, except in the first round, where it would only delay the first token.
         started = perf_counter()
-        choice = NOBODY if first else self._choose()
+        forced, choice = ([], NOBODY) if first else self._choose()
         started += self._introduce(choice)
-        drafted, drafter = self._draft(choice), choice.drafter
+        drafted, drafter = forced + self._draft(choice, forced), choice.drafter
         draft_seconds = perf_counter() - started
 
         # 2. Verify: the target sees what it has not seen yet and all drafts, in one pass.
@@ -166,7 +174,9 @@ class Decoding:
         judged_by: list[Distribution] = []
 
         def p_at(i: int) -> Distribution:
-            p = self._sampler.distribution(rows[i], [*recent, *(n.token for n in drafted[:i])])
+            before = [n.token for n in drafted[:i]]
+            allowed = None if grammar is None else grammar.allowed(context + before)
+            p = self._sampler.distribution(rows[i], recent + before, allowed)
             judged_by.append(p)
             return p
 
@@ -186,6 +196,7 @@ class Decoding:
             perf_counter() - started,
             judged_by,
             place=place,
+            forced=len(forced),
         )
         if drafter is None:
             return done
@@ -200,12 +211,13 @@ class Decoding:
 
     def _take(self, finished: Round) -> list[Token]:
         """Put a round's tokens into the output, one by one: a stop may lie in the middle of them."""
-        started, taken = perf_counter(), 0
-        first = len(self._context) - len(finished.emitted) == self._prompt_length
+        started, taken, place = perf_counter(), 0, finished.place
+        first = place == self._prompt_length
         released: list[Token] = []
         for token in finished.emitted:
             taken += 1
-            released += self._output.push(token)
+            complete = self._grammar is not None and self._grammar.complete(self._context[: place + taken])
+            released += self._output.push(token, complete)
             if self._output.finish_reason is not None:
                 break
         self._released(released)
@@ -228,12 +240,15 @@ class Decoding:
             self._keep(self._prompt_length + len(output.tokens))
         return tokens
 
-    def _choose(self) -> Choice:
-        """Who drafts in this round, if anyone."""
+    def _choose(self) -> tuple[list[Node], Choice]:
+        """What the grammar forces, and who drafts behind it, if anyone."""
         room = self._room()
-        if room <= 0 or not self._drafters:
-            return NOBODY
-        return self._policy.choose(self._drafters, self._context, room)
+        forced = [] if self._grammar is None else rules.forced(self._grammar, self._context, room)
+        if room <= 0 or not (self._drafters or forced):
+            return [], NOBODY
+        behind = self._context + [node.token for node in forced]
+        choice = self._policy.choose(self._drafters, behind, room - len(forced), len(forced))
+        return forced if choice.rules else [], choice
 
     def _introduce(self, choice: Choice) -> float:
         """Before its first draft a drafter reads the prompt; timed apart from decoding. In seconds."""
@@ -248,21 +263,28 @@ class Decoding:
         self.stats.draft_prompt_seconds += seconds
         return seconds
 
-    def _draft(self, choice: Choice) -> list[Node]:
-        """Tokens drafted behind the context, as many as there is room for and the policy wants."""
+    def _draft(self, choice: Choice, forced: Sequence[Node]) -> list[Node]:
+        """Tokens drafted behind the context and what is forced behind it, as many as there is room for and
+        the policy wants."""
         drafted: list[Node] = []
+        context = self._context + [node.token for node in forced]
         drafter = choice.drafter
         if drafter is None or drafter not in self._drafters:  # it may just have failed
             return drafted
         with self._giving_up_on_failure(drafter):
             if choice.look:
-                drafter.look(self._context, self._state)
+                drafter.look(context, self._state)
                 return drafted
-            drafter.begin(self._context, self._state)
-            for node in propose(drafter, self._policy, self._room(), drafted):
+            drafter.begin(context, self._state)
+            for node in propose(drafter, self._policy, self._room() - len(forced), drafted):
                 if self._target.tokenizer.is_end(node.token):
                     break
+                if node.q is None and not self._may_follow(context, drafted):
+                    return drafted[:-1]  # only what was sampled must be verified
         return drafted
+
+    def _may_follow(self, context: Sequence[int], drafted: Sequence[Node]) -> bool:
+        return self._grammar is None or self._grammar.allows([*context, *(n.token for n in drafted)])
 
     @contextmanager
     def _giving_up_on_failure(self, drafter: Drafter) -> Iterator[None]:

@@ -12,6 +12,7 @@ from edgespec.decoding.engine import Decoding, Request
 from edgespec.decoding.stopping import FinishReason, Token
 from edgespec.drafters.base import Drafter
 from edgespec.errors import ContextFull, UsageError
+from edgespec.grammar.matcher import Grammars
 
 
 class Engine:
@@ -28,6 +29,7 @@ class Engine:
         self.drafters = tuple(drafters)
         self.policy = policy
         self.sequence = target.open()
+        self.grammars = Grammars(target.tokenizer)
         self.step = Lock()
         """held while models compute"""
         self._current: Generation | None = None
@@ -39,7 +41,8 @@ class Engine:
         """Start generating behind `prompt` (token ids), under another policy than usual if one is given.
 
         An unfinished generation of the same thread ends. Raises UsageError while another thread's runs,
-        and if the prompt is empty; ContextFull if the prompt does not fit.
+        if the prompt is empty, and for a constraint that this vocabulary cannot meet; ContextFull if the
+        prompt does not fit.
         """
         if not prompt:
             raise UsageError("the prompt is empty; give some text")
@@ -82,7 +85,9 @@ class Generation(Decoding):
     """
 
     def __init__(self, engine: Engine, prompt: Sequence[int], request: Request, policy: Policy) -> None:
-        super().__init__(engine.target, engine.sequence, engine.drafters, policy, prompt, request)
+        wanted = request.constraint
+        grammar = None if wanted is None else engine.grammars.matcher(wanted, len(prompt))
+        super().__init__(engine.target, engine.sequence, engine.drafters, policy, prompt, request, grammar)
         self._engine = engine
         self._tokens = self._steps()
         self._thread = current_thread()

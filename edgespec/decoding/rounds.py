@@ -35,6 +35,8 @@ class Round:
     """of each judged draft: the accept rule's probability where it has one, else the outcome"""
     place: int = 0
     """where in the context the first emitted token stands"""
+    forced: int = 0
+    """the first of the drafted tokens, which the grammar forced"""
 
     @property
     def accepted(self) -> int:

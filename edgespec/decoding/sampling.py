@@ -1,8 +1,9 @@
 """Logits → p: the next-token distribution after the sampler chain.
 
-The chain, in order: penalties and bias, temperature, top-k, top-p, min-p. Target and drafter go
-through the same chain, so `p` and `q` are the paper's (Leviathan et al. 2023, §2.2: sampling
-options only change the distributions, not the method).
+The chain, in order: grammar mask, penalties and bias, temperature, top-k, top-p, min-p. The mask comes
+first, so that filters choose among what is allowed. Target and drafter go through the same chain, so
+`p` and `q` are the paper's (Leviathan et al. 2023, §2.2: sampling options only change the distributions,
+not the method).
 
 Rows are up to 256k wide, so nothing here sorts or copies a whole row where a threshold will do:
 the chain first finds the few candidates that can survive and works on those.
@@ -14,12 +15,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import BackendError, UsageError
+
+Mask: TypeAlias = NDArray[np.bool_]
+"""bool [n_vocab]: the tokens that may come next"""
 
 BLOCK = 512
 """Wide distributions are summed and sampled by blocks of this many tokens."""
@@ -190,15 +194,22 @@ class Sampler:
         self.settings = settings
         self.n_vocab = n_vocab
 
-    def distribution(self, row: NDArray[np.float32], history: Sequence[int]) -> Distribution:
+    def distribution(
+        self, row: NDArray[np.float32], history: Sequence[int], allowed: Mask | None = None
+    ) -> Distribution:
         """p of the token that follows `history`, from its row of logits, float32 [n_vocab].
 
-        Raises BackendError if the logits are not finite where they must be.
+        allowed: bool [at least as wide as the row]; None: every token is. Raises BackendError if the logits
+        are not finite where they must be, UsageError if no token is left.
         """
         s = self.settings
-        row = self._penalised(row[: self.n_vocab], history)
+        row = self._penalised(_masked(row[: self.n_vocab], allowed), history)
         mode = int(row.argmax())  # NaN counts as the largest value, so this also finds NaN
         peak = float(row[mode])
+        if peak == -math.inf and allowed is not None:
+            raise UsageError(
+                "no token that the grammar allows has any probability; is logit_bias in its way?"
+            )
         if peak == -math.inf and s.logit_bias:
             raise UsageError("logit_bias bans every token; leave some to choose from")
         if not math.isfinite(peak):
@@ -216,12 +227,12 @@ class Sampler:
             candidates = _all_ids(row.size)
         return _min_p(_top_p(_softmax(row, candidates, peak, s.temperature), s.top_p), s.min_p)
 
-    def confidence(self, row: NDArray[np.float32], q: Distribution) -> float:
+    def confidence(self, row: NDArray[np.float32], q: Distribution, allowed: Mask | None = None) -> float:
         """q's maximum, which says how sure a draft is before anything is sampled from it. Of the raw
-        distribution where q is greedy: there every maximum is 1."""
+        distribution of the tokens allowed where q is greedy: there every maximum is 1."""
         if not self.settings.greedy:
             return float(q.weights.max()) / q.total
-        row = row[: self.n_vocab]
+        row = _masked(row[: self.n_vocab], allowed)
         peak = row.max()
         near = row[row > peak - np.float32(10.0)]  # what is further below is not worth its exponential
         return 1.0 / float(np.exp(near - peak).sum())
@@ -241,6 +252,10 @@ class Sampler:
             if token < row.size:  # a draft model's row may be narrower
                 row[token] += bias
         return row
+
+
+def _masked(row: NDArray[np.float32], allowed: Mask | None) -> NDArray[np.float32]:
+    return row if allowed is None else np.where(allowed[: row.size], row, np.float32(-np.inf))
 
 
 def _softmax(row: NDArray[np.float32], ids: NDArray[np.int64], peak: float, t: float) -> Distribution:

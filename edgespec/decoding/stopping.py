@@ -1,8 +1,9 @@
 """When a generation ends, and what then counts as its output; checked token by token, in order.
 
 A round may emit many tokens; each is looked at as if it had come alone: end token first, then stop
-strings, then the budget. Text that may turn out to be the start of a stop string is held back, with
-its tokens, so that nothing behind a stop ever leaves: text, ids and log-probabilities are cut together.
+strings, then whether the grammar is complete, then the budget. Text that may turn out to be the start of
+a stop string is held back, with its tokens, so that nothing behind a stop ever leaves: text, ids and
+log-probabilities are cut together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Origin = Literal["draft", "bonus", "corrected", "plain"]
 sampled in a round without drafts"""
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
-"""end token or stop string; token budget; context full; cancelled by the caller"""
+"""end token, stop string or the end of the grammar; token budget; context full; cancelled by the caller"""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ class Output:
         """Tokens the budget still allows; None without a budget."""
         return None if self._budget is None else self._budget - len(self.tokens) - len(self._held)
 
-    def push(self, token: Token) -> list[Token]:
-        """Take the next token; returns those released by it. Sets `finish_reason` if it is the last."""
+    def push(self, token: Token, complete: bool = False) -> list[Token]:
+        """Take the next token; returns those released by it. Sets `finish_reason` if it is the last.
+        complete: nothing but an end token may follow it."""
         if self._tokenizer.is_end(token.id):
             return self.finish("stop")
         self._held.append(replace(token, text=self._decoder.push(self._tokenizer.piece(token.id))))
@@ -75,6 +77,8 @@ class Output:
             start, self.stopped_by = match
             self.finish_reason = "stop"
             return self._release_before(start)
+        if complete:
+            return self.finish("stop")
         if self.remaining == 0:
             return self.finish("length")
         if self._decoder.incomplete:

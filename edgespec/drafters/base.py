@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 from edgespec.backends.base import Step
 
 if TYPE_CHECKING:
-    from edgespec.decoding.sampling import Distribution, Sampler
+    from edgespec.decoding.sampling import Distribution, Mask, Sampler
     from edgespec.decoding.verify import Rule
+    from edgespec.grammar.matcher import Matcher
 
 GLANCE = 24
 """tokens that `Drafter.look` reads"""
@@ -60,6 +61,12 @@ class DraftState:
     rule: Rule
     checkpoint: Callable[[], None]
     """called between forward passes of long work; raises to cancel"""
+    grammar: Matcher | None = None
+    """which tokens may follow, where the answer must have a form; what it forbids is never accepted"""
+
+    def allowed(self, context: Sequence[int]) -> Mask | None:
+        """The tokens that may follow `context`; None: every one."""
+        return None if self.grammar is None else self.grammar.allowed(context)
 
 
 class Drafter(Protocol):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Backend, Logits, Segment, Step
 from edgespec.backends.prefix import align, common_prefix
-from edgespec.decoding.sampling import Distribution
+from edgespec.decoding.sampling import Distribution, Mask
 from edgespec.drafters.base import GLANCE, DraftState, Hindsight, Node, Offer
 from edgespec.errors import ModelError, UsageError
 
@@ -78,9 +78,11 @@ class DraftModel:
         """Note what the rows, which predict the tokens from place `first` on, think of them."""
         sampler, seen = self._state.sampler, []
         for place, row in enumerate(rows[skip:], first + skip):
-            q = self._distribution(row, place)
+            allowed = self._state.allowed(self._context[:place])
+            q = self._distribution(row, place, allowed)
             if q is not None:
-                seen.append(Hindsight(place, sampler.confidence(row, q), q.prob(self._context[place])))
+                sure = sampler.confidence(row, q, allowed)
+                seen.append(Hindsight(place, sure, q.prob(self._context[place])))
         self.hindsight = seen
 
     def _has_room(self) -> bool:
@@ -101,16 +103,19 @@ class DraftModel:
         rows = self.backend.forward([Segment(self.sequence, missing, rows=len(missing) if lagged else 1)])
         if lagged:
             self._judge(rows[:-1], known + 1)
-        q = self._distribution(rows[-1], len(self._context))
+        allowed = self._state.allowed(self._context)
+        q = self._distribution(rows[-1], len(self._context), allowed)
         if q is not None:
-            self._confidence = self._state.sampler.confidence(rows[-1], q)
+            self._confidence = self._state.sampler.confidence(rows[-1], q, allowed)
         self.steps = (*self.steps, Step(len(missing), known, perf_counter() - started))
         return q
 
-    def _distribution(self, row: NDArray[np.float32], place: int) -> Distribution | None:
+    def _distribution(
+        self, row: NDArray[np.float32], place: int, allowed: Mask | None
+    ) -> Distribution | None:
         """q of the token at a place; None if none that is allowed is in the (trimmed) head."""
         try:
-            return self._state.sampler.distribution(row, self._context[:place])
+            return self._state.sampler.distribution(row, self._context[:place], allowed)
         except UsageError:
             return None
 

@@ -21,6 +21,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Protocol, TypeAlias
 
+from edgespec.chat.thinking import BEGIN, Said, Thinking, opens_thoughts
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.stopping import FinishReason, Origin, Token
@@ -28,7 +29,6 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime import GenerateOptions, Prompt, Runtime
 from edgespec.server.errors import ApiError, as_api_error
-from edgespec.server.thinking import BEGIN, Said, Thinking
 
 log = logging.getLogger(__name__)
 
@@ -345,8 +345,7 @@ class Turns:
         template = self._template or runtime.target.chat_template
         if not wish.is_chat or template is None or BEGIN not in template:
             return None
-        end = b"".join(map(runtime.target.tokenizer.piece, prompt[-8:]))
-        return Thinking(begun=end.rstrip().endswith(BEGIN.encode()))
+        return Thinking(begun=opens_thoughts(prompt, runtime.target.tokenizer))
 
 
 def _tokenized(runtime: Runtime, wish: Wish) -> list[int]:

@@ -43,12 +43,15 @@ class Erratic(FixedDepth):
         super().__init__(0)
         self._rng = np.random.default_rng(seed)
 
-    def choose(self, drafters: Sequence[Drafter], context: Sequence[int], room: int) -> Choice:
+    def choose(
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+    ) -> Choice:
         self.k = int(self._rng.integers(0, 8))
         which = int(self._rng.integers(-1, len(drafters)))
+        rules = forced > 0 and bool(self._rng.random() < 0.8)
         if which < 0:
-            return Choice(None)
-        return Choice(drafters[which], look=bool(self._rng.random() < 0.1))
+            return Choice(None, rules=rules)
+        return Choice(drafters[which], look=bool(self._rng.random() < 0.1), rules=rules)
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         odd = bool(drafted) and drafted[-1].token % 5 == 0  # values of drafted tokens may be looked at

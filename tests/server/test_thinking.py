@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from real_models import need
 
 import edgespec
-from edgespec.server.thinking import Thinking
+from edgespec.chat.thinking import Thinking
 
 from .conftest import served
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from edgespec.backends.base import Tokenizer
+
 BEGIN, END = "<think>", "</think>"
+
+
+def opens_thoughts(prompt: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Whether a prompt ends with the tag, so that what follows are thoughts: some chat templates do that."""
+    end = b"".join(map(tokenizer.piece, prompt[-8:]))
+    return end.rstrip().endswith(BEGIN.encode())
 
 
 class Said(NamedTuple):

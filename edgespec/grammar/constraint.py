@@ -1,0 +1,141 @@
+"""The form an answer must have, checked before anything is generated.
+
+llguidance (https://github.com/guidance-ai/llguidance) understands all three kinds. What it cannot
+enforce in a JSON schema it refuses, and so do we: nothing in a schema is left out silently.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from edgespec.errors import BackendError, UsageError
+
+SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON is written in one way, as Python's json.dumps does: so keys and punctuation are forced, and no
+model loses itself in blanks. A schema can ask for others under "x-guidance"."""
+TRIES = 300
+"""parts of a refused schema that are looked at to find the one to blame"""
+
+_DATA = {"const", "enum", "default", "examples", "required", "type"}
+"""keywords of a schema that hold no schemas"""
+_NAMED = {"properties", "patternProperties", "$defs", "definitions"}
+"""keywords that hold schemas by name"""
+_SHARED = {"$schema", "$defs", "definitions"}
+"""keywords of a schema that its parts refer to"""
+_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
+_IN_REGEX = re.compile(r"regex parse error:\n    (?P<regex>.*)\n    (?P<before> *)\^+\nerror: (?P<why>.*)")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A form that can be enforced on any vocabulary. Make one with the functions below."""
+
+    kind: str
+    """the option it was given as: json_schema, regex or grammar"""
+    source: str
+    """as llguidance takes it"""
+
+
+def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
+    """JSON of this schema (draft 2020-12, or the one that its "$schema" names).
+
+    Raises UsageError with the place of what is wrong or cannot be enforced.
+    """
+    if not isinstance(schema, Mapping | bool):
+        raise UsageError(f"json_schema is a {type(schema).__name__}; it must be an object: a JSON schema")
+    whole = dict(schema) if isinstance(schema, Mapping) else {} if schema else {"enum": []}
+    try:
+        source = _from_schema(whole)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"json_schema is no JSON schema: {error}") from error
+    if why := _refusal(source):
+        definitions = {name: value for name, value in whole.items() if name in _SHARED}
+        place = "/".join(["#", *_blame(whole, definitions, why, iter(range(TRIES)))])
+        raise UsageError(f"json_schema cannot be enforced, at {place}: {why}")
+    return Constraint("json_schema", source)
+
+
+def regex(pattern: str) -> Constraint:
+    """Text that this regular expression matches as a whole; in the syntax of Rust's regex crate, without
+    lookaround and backreferences. Raises UsageError with the place of what is wrong."""
+    if not isinstance(pattern, str):
+        raise UsageError(f"regex is {pattern!r}; it must be text")
+    source = str(llguidance().LLMatcher.grammar_from_regex(pattern))
+    if why := _refusal(source):
+        why = why.partition("\n   1 | start:")[0]  # our own wrapping of it
+        raise UsageError(f"regex is not usable: {_in_words(_PLACE.sub('', why))}")
+    return Constraint("regex", source)
+
+
+def grammar(text: str) -> Constraint:
+    """Text of a grammar in llguidance's dialect of Lark, whose first rule is `start`, or in llama.cpp's
+    GBNF (`root ::= …`). Raises UsageError with the line of what is wrong."""
+    if not isinstance(text, str):
+        raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        lark = gbnf_to_lark(text) if re.search(r"(?m)^\s*[\w-]+\s*::=", text) else text
+    except Exception as error:  # the package raises bare exceptions
+        raise UsageError(f"grammar is not valid GBNF: {error}") from error
+    source = str(llguidance().LLMatcher.grammar_from_lark(lark))
+    if why := _refusal(source):
+        raise UsageError(f"grammar is not usable: {_in_words(why)}")
+    return Constraint("grammar", source)
+
+
+def llguidance() -> ModuleType:
+    """The package, if it is there. Raises BackendError."""
+    try:
+        import llguidance
+    except ImportError as error:
+        raise BackendError(
+            "structured output needs the package llguidance: pip install 'edgespec[grammar]'"
+        ) from error
+    return llguidance
+
+
+def _from_schema(schema: Mapping[str, Any]) -> str:
+    text = json.dumps(schema, allow_nan=False)
+    return str(llguidance().LLMatcher.grammar_from_json_schema(text, defaults=SPELLING))
+
+
+def _refusal(source: str) -> str:
+    """Why llguidance refuses a grammar; empty if it does not."""
+    refused, messages = llguidance().LLMatcher.validate_grammar_with_warnings(source)
+    return str(messages[0]).strip() if refused else ""
+
+
+def _blame(schema: Any, definitions: Mapping[str, Any], why: str, tries: Iterator[int]) -> list[str]:
+    """The path to the innermost part of a schema that alone is refused for the same reason."""
+    for path, part in _parts(schema):
+        if next(tries, None) is None:
+            return []
+        if _refusal(_from_schema({**definitions, **part})) == why:
+            return [*path, *_blame(part, definitions, why, tries)]
+    return []
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """The schemas right inside a schema, with their paths."""
+    for keyword, value in schema.items():
+        if keyword in _DATA:
+            continue
+        if keyword in _NAMED and isinstance(value, Mapping):
+            inner = [([keyword, str(name)], part) for name, part in value.items()]
+        elif isinstance(value, list):
+            inner = [([keyword, str(i)], part) for i, part in enumerate(value)]
+        else:
+            inner = [([keyword], value)]
+        yield from ((path, part) for path, part in inner if isinstance(part, Mapping))
+
+
+def _in_words(why: str) -> str:
+    if found := _IN_REGEX.search(why):
+        why = f"{found['why']}, at character {len(found['before']) + 1} of {found['regex']}"
+    return _PLACE.sub(r"line \1, column \2: ", why)
