@@ -413,11 +413,11 @@ def _request(options: Mapping[str, Any]) -> Request:
     rest = {k: v for k, v in options.items() if k in _REQUEST}
     stop = rest.get("stop", ())
     rest["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
-    return Request(sampling, constraint=_constraint(options), **rest)
+    return Request(sampling, constraint=form(options), **rest)
 
 
-def _constraint(options: Mapping[str, Any]) -> Constraint | None:
-    """The form that the output must have, if one is asked for."""
+def form(options: Mapping[str, Any]) -> Constraint | None:
+    """The form that the output must have by these options of `generate`, if any. Raises UsageError."""
     given = [name for name in _FORMS if options.get(name) is not None]
     if len(given) > 1:
         raise UsageError(

@@ -5,6 +5,7 @@ Each decorator adds a family of options and hands them to the command as one dic
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeAlias
@@ -29,10 +30,18 @@ def _biases(context: click.Context, option: click.Parameter, given: Sequence[str
     return biases
 
 
-def _template(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+def _text(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
     from edgespec.terminal.prompts import read_text
 
     return None if path is None else read_text(path)
+
+
+def _json(context: click.Context, option: click.Parameter, path: str | None) -> Any:
+    text = _text(context, option, path)
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{path} is not valid JSON: {error}", context, option) from None
 
 
 def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Sequence[str]:
@@ -61,7 +70,8 @@ _LOADING = (
     ),
     click.option(
         "--draft", metavar="NAME",
-        help="What drafts: a model (named like PAIR), ngram (looks the text itself up), or none. "
+        help="What drafts: a model (named like PAIR), ngram (looks the text itself up), rules (only what a "
+        "form such as --json-schema forces, with which the others begin, too), or none. "
         "Without it: what belongs to the pair.",
     ),
     click.option(
@@ -107,7 +117,7 @@ _LOADING = (
         "--mmap/--no-mmap", default=True, show_default=True, help="Map the model file rather than read it."
     ),
     click.option(
-        "--chat-template", callback=_template, metavar="FILE",
+        "--chat-template", callback=_text, metavar="FILE",
         help="A Jinja chat template to use instead of the model's.",
     ),
     click.option(
@@ -161,6 +171,20 @@ _GENERATING = (
 )  # fmt: skip
 
 
+_FORMING = (
+    click.option(
+        "--json-schema", callback=_json, metavar="FILE", help="Answer with JSON of the schema in this file.",
+    ),
+    click.option(
+        "--regex", metavar="REGEX", help="Answer with a text that this regular expression matches.",
+    ),
+    click.option(
+        "--grammar", callback=_text, metavar="FILE",
+        help="Answer with a text of the grammar in this file: Lark or GBNF.",
+    ),
+)  # fmt: skip
+
+
 def loading(command: Command) -> Command:
     """Options of `edgespec.load`, handed over as `loading`."""
     return _family("loading", _LOADING, command)
@@ -173,6 +197,11 @@ def generating(max_tokens: int | None) -> Callable[[Command], Command]:
         help="End after N tokens." + ("" if max_tokens else " Default: when the model ends, or the context."),
     )  # fmt: skip
     return lambda command: _family("generating", (limit, *_GENERATING), command)
+
+
+def forming(command: Command) -> Command:
+    """The form that the answer must have, handed over as `forming`."""
+    return _family("forming", _FORMING, command)
 
 
 def prompting(command: Command) -> Command:

@@ -22,10 +22,16 @@ from edgespec.cli.endings import INTERRUPTED
 )
 @options.report
 @options.explain_policy
+@options.forming
 @options.generating(max_tokens=None)
 @options.loading
 def run(
-    as_json: bool, report: bool | None, explain_policy: bool, logprobs: int | None, **families: Any
+    as_json: bool,
+    report: bool | None,
+    explain_policy: bool,
+    logprobs: int | None,
+    forming: dict[str, Any],
+    **families: Any,
 ) -> None:
     """Answer PROMPT.
 
@@ -37,6 +43,6 @@ def run(
 
     if logprobs is not None and not as_json:
         raise click.UsageError("--logprobs are printed with --json only; add it")
-    families["generating"]["logprobs"] = logprobs
+    families["generating"] |= {"logprobs": logprobs, **forming}
     if not answer(as_json=as_json, report=report, explain_policy=explain_policy, **families):
         sys.exit(INTERRUPTED)

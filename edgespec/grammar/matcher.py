@@ -43,7 +43,7 @@ class Grammars:
             raise UsageError(
                 f"{constraint.kind} is not usable with this model: {matcher.get_error().strip()}"
             )
-        return Matcher(matcher, start, self._tokenizer.n_vocab)
+        return Matcher(matcher, start, self._tokenizer)
 
 
 class _Vocabulary:
@@ -79,22 +79,25 @@ class Matcher:
     """One answer's way through its grammar, of which every beginning can be asked about: contexts may
     end in drafted tokens, and the next one may take them back. For one thread at a time."""
 
-    def __init__(self, matcher: Any, start: int, n_vocab: int) -> None:
+    def __init__(self, matcher: Any, start: int, tokenizer: Tokenizer) -> None:
+        """matcher: llguidance's. start: as of `Grammars.matcher`."""
         self._matcher = matcher
         self._start = start
-        self._n_vocab = n_vocab
+        self._tokenizer = tokenizer
         self._path: list[int] = []
         """the tokens consumed"""
 
     def allowed(self, context: Sequence[int]) -> Mask:
-        """The tokens that may follow `context`; none, if the grammar does not allow that itself."""
-        if len(context) < self._start:  # within the prompt
-            return np.ones(self._n_vocab, np.bool_)
+        """The tokens that may follow `context`; none, if the grammar does not allow that itself; all, within
+        the prompt and behind the end."""
+        n = self._tokenizer.n_vocab
+        if len(context) < self._start or (len(context) > self._start and self._tokenizer.is_end(context[-1])):
+            return np.ones(n, np.bool_)
         if not self._goto(context):
-            return np.zeros(self._n_vocab, np.bool_)
+            return np.zeros(n, np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
-        return np.unpackbits(bits, bitorder="little", count=self._n_vocab).view(np.bool_)
+        return np.unpackbits(bits, bitorder="little", count=n).view(np.bool_)
 
     def forced(self, context: Sequence[int]) -> list[int]:
         """Tokens that must follow `context`, whatever the model thinks: those that spell what the grammar

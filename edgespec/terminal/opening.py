@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.errors import UsageError
-from edgespec.runtime import GenerateOptions, Prompt, Runtime, SamplingOptions, load
+from edgespec.runtime import GenerateOptions, Prompt, Runtime, SamplingOptions, form, load
 from edgespec.terminal.notes import note
 
 
@@ -19,10 +19,11 @@ def open_pair(
         raise UsageError("--raw uses no chat template, so --chat-template has no place; leave one out")
     sampling: dict[str, Any] = {k: v for k, v in generating.items() if k in SamplingOptions.__annotations__}
     SamplerSettings(**sampling)
+    form(generating)
     runtime = load(pair, **loading)
     if pair is None:
         note(f"using {describe(runtime)}, the best pair on this machine")
-    wanted = loading["depth"] != 0 and loading["draft"] != "none"
+    wanted = loading["depth"] != 0 and loading["draft"] not in ("none", "rules")
     if wanted and runtime.drafter is None and runtime.target.capabilities.rollback:  # else it said why
         note(f"{runtime.name} has no draft: plain decoding (--draft NAME or --draft ngram speeds it up)")
     return runtime

@@ -7,7 +7,7 @@ compares the two tests edgespec.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,18 +62,33 @@ def filtered(scores: Floats, options: Mapping[str, Any]) -> Floats:
     return p
 
 
-def distribution(ngram: NGram, history: Sequence[int], options: Mapping[str, Any]) -> Floats:
-    """p after the sampler chain."""
-    return filtered(penalised(logits(ngram, history), history, options), options)
+Allowed = Callable[[Sequence[int]], Collection[int]]
+"""The tokens that may follow a continuation."""
+
+
+def distribution(
+    ngram: NGram, history: Sequence[int], options: Mapping[str, Any], allowed: Collection[int] | None = None
+) -> Floats:
+    """p after the sampler chain, of the tokens allowed if not all are."""
+    scores = penalised(logits(ngram, history), history, options)
+    if allowed is not None:
+        scores[[token for token in range(len(scores)) if token not in allowed]] = -np.inf
+    return filtered(scores, options)
 
 
 Cells = dict[tuple[int, ...], float]
 
 
-def joint(ngram: NGram, prompt: Sequence[int], n: int, options: Mapping[str, Any]) -> Cells:
+def joint(
+    ngram: NGram, prompt: Sequence[int], n: int, options: Mapping[str, Any], allowed: Allowed | None = None
+) -> Cells:
     """The distribution of the next n tokens, with `END` for whichever token ends the text."""
-    exact = ngram.joint(prompt, n, lambda _, history: distribution(ngram, history, options))
-    return merged_ends(exact, ngram)
+
+    def p(_: Floats, history: Sequence[int]) -> Floats:
+        form = None if allowed is None else allowed(history[len(prompt) :])
+        return distribution(ngram, history, options, form)
+
+    return merged_ends(ngram.joint(prompt, n, p), ngram)
 
 
 def merged_ends(exact: Cells, ngram: NGram) -> Cells:

@@ -23,6 +23,7 @@ from edgespec.decoding.verify import Rejection
 from edgespec.drafters.base import Drafter, Node
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
+from edgespec.grammar.constraint import regex
 
 from .expected import END
 from .policies import Controlled, Erratic
@@ -52,12 +53,14 @@ class Case:
     depth: int = 2
     max_tokens: int = 4
     drafter: str = "draft"
-    """"draft", "ngram", "hopeless", or several of them with a plus between"""
+    """"draft", "ngram", "hopeless", or several of them with a plus between; empty: nobody"""
     policy: type[FixedDepth] | type[Controlled] | type[Erratic] = FixedDepth
     seeded: bool = False
     runtime: str = "llama.cpp"
     draft_runtime: str = "llama.cpp"
     prompt: Sequence[int] = tuple(VOCABULARY.ids(b"s", b"t", b"a"))
+    regex: str | None = None
+    """the form of the continuation"""
 
 
 @dataclass
@@ -94,21 +97,26 @@ def sample(
     """Generate `n` times. Unseeded generations share one random stream, which `seed` starts; seeded
     ones have the seeds from `seed` on."""
     target = backend(folder, "target", case.runtime)
-    drafters = [drafter(folder, name, case.draft_runtime) for name in case.drafter.split("+")]
+    drafters = [drafter(folder, name, case.draft_runtime) for name in case.drafter.split("+") if name]
     policy: Policy = Controlled(drafters) if case.policy is Controlled else case.policy(case.depth)
     engine = Engine(target, drafters, policy)
     stream = np.random.default_rng(seed)
     settings = SamplerSettings(**case.options)
+    form = None if case.regex is None else regex(case.regex)
     found = Sample()
     try:
         with mock.patch.object(engine_module, "Rejection", lambda _: rule(stream)):
             for i in range(n):
                 request = Request(
-                    settings, max_tokens=case.max_tokens, seed=seed + i if case.seeded else None
+                    settings,
+                    max_tokens=case.max_tokens,
+                    seed=seed + i if case.seeded else None,
+                    constraint=form,
                 )
                 generation = engine.generate(case.prompt, request).run()
                 end = [END] if generation.finish_reason == "stop" else []
-                found.counts[(*generation.tokens, *end)] += 1
+                # A grammar that is complete ends it without an end token, whose probability is 1.
+                found.counts[(*generation.tokens, *end)[: case.max_tokens]] += 1
                 found.drafted += generation.stats.drafted
                 found.accepted += generation.stats.accepted
     finally:
