@@ -26,6 +26,7 @@ from edgespec.server.fields import ChatRequest, Completing, CompletionRequest, p
 from edgespec.server.guard import Guard
 from edgespec.server.metrics import Counted, Metrics
 from edgespec.server.openapi import describe
+from edgespec.server.page import PREFIX, Page
 from edgespec.server.turns import Ticket, Turns, Wish
 
 
@@ -136,7 +137,7 @@ async def _next(chunks: AsyncIterator[dict[str, Any] | None]) -> dict[str, Any] 
 
 def application(turns: Turns, metrics: Metrics, model: str, limits: Limits) -> Starlette:
     """The ASGI application; when it ends it closes `turns`."""
-    service = Service(turns, metrics, model, limits)
+    service, page = Service(turns, metrics, model, limits), Page()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -152,6 +153,8 @@ def application(turns: Turns, metrics: Metrics, model: str, limits: Limits) -> S
         "/metrics": ("GET", service.metrics),
         "/openapi.json": ("GET", service.openapi),
         "/v1/models/{model:path}": ("GET", service.model),
+        "/": ("GET", page.respond),
+        PREFIX + "{file:path}": ("GET", page.respond),
     }
     middleware = [
         Middleware(Counted, metrics=metrics, paths=frozenset(paths)),

@@ -8,9 +8,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.server.errors import ApiError
+from edgespec.server.page import PREFIX
 
-OPEN = frozenset({"/health"})
-"""paths that need no key"""
+OPEN = frozenset({"/", "/health"})
+"""paths that need no key; nor do the files of the chat page"""
 
 
 class Guard:
@@ -36,7 +37,7 @@ class Guard:
                 "this server answers to the name of its machine only; to publish it, start it with a key"
             )
             return ApiError(403, message, code="foreign_host")
-        if self._key is None or path in OPEN:
+        if self._key is None or path in OPEN or path.startswith(PREFIX):
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Headers are Latin-1; compare the bytes that were sent. Constant time, whatever is equal.

@@ -24,6 +24,9 @@ def serve(pair: str, loading: Mapping[str, Any], serving: Mapping[str, Any]) -> 
 
     def ready(address: str, about: About) -> None:
         drafted = f", drafted by {about.draft}" if about.draft else ""
-        note(f"serving {about.pair} ({about.target}{drafted}) at {address}/v1; Ctrl-C ends it")
+        note(
+            f"serving {about.pair} ({about.target}{drafted}) at {address}/v1; to chat, open {address}; "
+            "Ctrl-C ends it"
+        )
 
     run(pair, loading, Serving(**serving), ready)

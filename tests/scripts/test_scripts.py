@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ["scripts/setup.sh", "scripts/native.sh", "scripts/demo", "scripts/test", ".ci/run"]
+SOURCED = ["scripts/setup.sh", "scripts/native.sh", "scripts/browser.sh"]
+SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run"]
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
@@ -306,9 +307,9 @@ def test_python_310_that_is_not_there_is_none(
 @pytest.mark.parametrize(
     ("options", "venv", "required"),
     [
-        ([], "venv", "smollm2-135m"),
-        (["--coder"], "venv", "smollm2-135m qwen2.5-coder"),
-        (["--oldest"], "venv-oldest", "smollm2-135m"),
+        ([], "venv", "smollm2-135m chromium"),
+        (["--coder"], "venv", "smollm2-135m qwen2.5-coder chromium"),
+        (["--oldest"], "venv-oldest", "smollm2-135m chromium"),
     ],
 )
 def test_the_tests_get_their_environment_and_are_told_what_was_fetched(
@@ -321,6 +322,8 @@ def test_the_tests_get_their_environment_and_are_told_what_was_fetched(
     required: str,
 ) -> None:
     stub("python3.10", python.read_text())
+    stub("chromium", "")
+    stub("chromedriver", "")
     done = subprocess.run(
         [ROOT / "scripts/test", *options],
         env=environment | {"EDGESPEC_VENV": "venv"},
@@ -354,6 +357,42 @@ def test_what_emulation_needs_is_installed_by_root_alone(
     assert done.returncode == (1 if user else 0)
     assert "qemu-user-static" in done.stderr
     assert calls(folder, "install -y -qq --no-install-recommends qemu-user-static") == (0 if user else 1)
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_the_browser_is_installed_by_root_alone(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path, user: int
+) -> None:
+    (folder / "calls").touch()
+    stub("id", f"echo {user}")
+    stub("apt-get", f"echo \"$*\" >>'{folder}/calls'")
+    absent = 'command() { [[ "$2" != chrom* ]]; }'
+    done = sourced(f'. "{ROOT}/scripts/browser.sh"; {absent}; browser_ready')
+    assert done.returncode == (1 if user else 0)
+    assert calls(folder, "--no-install-recommends chromium chromium-driver") == (0 if user else 1)
+    assert ("are not installed" in done.stderr) == bool(user)
+
+
+@pytest.mark.parametrize("in_ci", [False, True])
+def test_without_a_browser_the_tests_run_but_not_in_ci(
+    environment: dict[str, str], stub: Stub, python: Path, folder: Path, in_ci: bool
+) -> None:
+    stub("chromium", "")
+    stub("chromedriver", "")
+    absent = 'command() { [[ "$2" != chrom* ]] && builtin command "$@"; }; id() { echo 1000; }'
+    (folder / "absent").write_text(absent)
+    done = subprocess.run(
+        ["bash", ROOT / "scripts/test"],
+        env={name: value for name, value in environment.items() if name != "CI"}
+        | {"EDGESPEC_VENV": "venv", "BASH_ENV": str(folder / "absent"), **({"CI": "true"} if in_ci else {})},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == int(in_ci)
+    assert "the chat page" in done.stderr
+    assert done.stdout.endswith("" if in_ci else "required: smollm2-135m\n")
 
 
 def test_a_processor_that_takes_another_path_is_a_failure(

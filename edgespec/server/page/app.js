@@ -1,0 +1,240 @@
+/** The chat page: what happens when. Conversations are in conversation.js, answers come in answering.js. */
+
+import * as answering from "./answering.js";
+import * as connection from "./connection.js";
+import { create, cutFrom, say } from "./conversation.js";
+import { $, announce, relabel, toast } from "./dom.js";
+import { Answer, Question } from "./messages.js";
+import { Follower } from "./scroll.js";
+import * as settingsDialog from "./settings.js";
+import * as sidebar from "./sidebar.js";
+import * as store from "./store.js";
+import * as strip from "./strip.js";
+
+const { settings } = store;
+const conversations = new Map();
+const input = $("input");
+const follower = new Follower($("scroller"), $("content"));
+let current = create(settings.system);
+let views = new Map(); // of the current conversation's messages
+let waiting = false; // for the next frame
+const touch = matchMedia("(pointer: coarse)");
+
+// What is seen
+
+function showConversation() {
+  views = new Map(current.messages.map((message) => [message, viewOf(message)]));
+  $("messages").replaceChildren(...[...views.values()].map((view) => view.element));
+  showEverything();
+  if (current.messages.length) follower.toEnd();
+  else follower.toStart();
+}
+
+function viewOf(message) {
+  if (message.role === "user") return new Question(message, (text) => edit(message, text));
+  return new Answer(message, { regenerate: () => regenerate(message), openSettings: () => openSettings(true) });
+}
+
+function showEverything() {
+  const id = current.id;
+  const running = answering.isRunning(id);
+  const last = current.messages.at(-1);
+  for (const [message, view] of views) {
+    if (view instanceof Answer) {
+      view.show({ running: running && message === last, coloured: settings.coloured, last: message === last });
+    }
+  }
+  $("empty").hidden = current.messages.length > 0;
+  $("title").textContent = current.title;
+  document.title = current.messages.length ? `${current.title} · edgespec` : "edgespec";
+  $("colours").setAttribute("aria-pressed", settings.coloured);
+  $("legend").hidden = !settings.coloured;
+  relabel($("send"), running ? "stop" : "send", running ? "Stop" : "Send");
+  $("send").disabled = !running && !input.value.trim();
+  if (!running) strip.total(current.messages.findLast((message) => message.stats)?.stats);
+  sidebar.show(conversations.values(), id, { open, rename, remove });
+}
+
+/** A growing answer changed: show that with the next frame, whatever comes until then. */
+function progress(message) {
+  strip.sample(message.stats);
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    const running = answering.isRunning(current.id);
+    views.get(message)?.show({ running, coloured: settings.coloured, last: true });
+  });
+}
+
+// What people do
+
+async function send(text) {
+  say(current, text);
+  input.value = "";
+  fit();
+  conversations.set(current.id, current);
+  if (location.hash !== `#${current.id}`) history.pushState(null, "", `#${current.id}`);
+  await answer();
+}
+
+async function answer() {
+  const conversation = current;
+  const isShown = () => conversation === current;
+  strip.restart();
+  announce("Answering");
+  const ending = answering.answer(conversation, (message) => isShown() && progress(message));
+  showConversation();
+  keep(conversation);
+  const outcome = await ending;
+  keep(conversation);
+  if (isShown()) showEverything();
+  else sidebar.show(conversations.values(), current.id, { open, rename, remove });
+  const tokens = conversation.messages.at(-1)?.stats?.tokens ?? 0;
+  if (outcome === "done") announce(`Answer complete, ${tokens} tokens`);
+  else if (outcome === "stopped") announce("Stopped");
+  else if (outcome.kind === "unreachable" || outcome.kind === "key") connection.check(() => {});
+}
+
+function edit(message, text) {
+  answering.stop(current.id);
+  cutFrom(current, message);
+  send(text);
+  focusInput();
+}
+
+function regenerate(message) {
+  cutFrom(current, message);
+  answer();
+  focusInput();
+}
+
+function startNew() {
+  sidebar.close();
+  if (location.hash) history.pushState(null, "", location.pathname);
+  current = create(settings.system);
+  showConversation();
+  focusInput();
+}
+
+function open(id) {
+  current = conversations.get(id) ?? create(settings.system);
+  showConversation();
+}
+
+function rename(id, title) {
+  const conversation = conversations.get(id);
+  Object.assign(conversation, { title, named: true });
+  keep(conversation);
+  showEverything();
+}
+
+function remove(id) {
+  const conversation = conversations.get(id);
+  answering.stop(id);
+  conversations.delete(id);
+  store.remove(id).catch(unkept);
+  const undo = () => {
+    conversations.set(id, conversation);
+    keep(conversation);
+    showEverything();
+  };
+  toast(`Deleted “${conversation.title}”.`, { label: "Undo", run: undo });
+  if (id === current.id) startNew();
+  else showEverything();
+}
+
+function openSettings(wrongKey = false) {
+  settingsDialog.open(current.system, wrongKey);
+}
+
+// What is kept
+
+function keep(conversation) {
+  if (conversations.has(conversation.id)) store.put(conversation).catch(unkept);
+}
+
+function unkept(error) {
+  console.error(error);
+  toast("This browser does not keep conversations (private window, or its storage is full). They are lost on closing.");
+}
+
+store.onChange(async (id) => {
+  if (answering.isRunning(id)) return;
+  const changed = await store.get(id);
+  if (changed) conversations.set(id, changed);
+  else conversations.delete(id);
+  if (id === current.id) open(id);
+  else showEverything();
+});
+
+// The composer
+
+function fit() {
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+  $("send").disabled = !answering.isRunning(current.id) && !input.value.trim();
+}
+
+/** Not on touch screens, where it brings up a keyboard over half of the page. */
+function focusInput() {
+  if (!touch.matches) input.focus();
+}
+
+function submit() {
+  if (answering.isRunning(current.id)) answering.stop(current.id);
+  else if (input.value.trim()) send(input.value);
+}
+
+input.addEventListener("input", fit);
+input.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || touch.matches) return;
+  event.preventDefault();
+  if (!answering.isRunning(current.id)) submit();
+});
+$("composer").addEventListener("submit", (event) => (event.preventDefault(), submit()));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !$("settings").open) answering.stop(current.id);
+});
+
+$("examples").addEventListener("click", (event) => {
+  const example = event.target.closest("button");
+  if (example) (send(example.textContent), focusInput());
+});
+$("new").addEventListener("click", startNew);
+$("open-settings").addEventListener("click", () => (sidebar.close(), openSettings()));
+$("colours").addEventListener("click", () => {
+  settings.coloured = !settings.coloured;
+  store.saveSettings();
+  showEverything();
+});
+addEventListener("popstate", () => open(location.hash.slice(1)));
+addEventListener("pagehide", () => answering.isRunning(current.id) && keep(current));
+document.addEventListener("visibilitychange", () => document.hidden || connection.check(() => {}));
+
+// The beginning
+
+sidebar.start();
+settingsDialog.start({
+  system(text) {
+    current.system = settings.system = text;
+    store.saveSettings();
+    keep(current);
+  },
+  key: () => connection.check(() => {}),
+});
+connection.check(() => openSettings(true));
+try {
+  for (const conversation of await store.all()) conversations.set(conversation.id, conversation);
+} catch (error) {
+  unkept(error);
+}
+open(location.hash.slice(1));
+focusInput();
+document.body.dataset.ready = true; // for whoever watches it load
+
+if (navigator.serviceWorker) {
+  const ours = "/page/sw.js";
+  const policy = window.trustedTypes?.createPolicy("edgespec", { createScriptURL: () => ours });
+  navigator.serviceWorker.register(policy?.createScriptURL(ours) ?? ours, { scope: "/" }).catch(console.warn);
+}

@@ -1,0 +1,141 @@
+/** How a message looks, and what can be done with it. */
+
+import { isEmpty, tokens } from "./conversation.js";
+import { copyButton, el, icon, iconButton } from "./dom.js";
+import { Markdown } from "./markdown.js";
+
+const ORIGINS = { draft: "drafted and accepted", bonus: "bonus token", corrected: "corrected by the target", plain: "decoded plainly" };
+
+/** What the person said. `onedit(text)` replaces it, and all that came after it. */
+export class Question {
+  constructor(message, onedit) {
+    this.message = message;
+    this.onedit = onedit;
+    this.element = el("li", { class: "message user" });
+    this.show();
+  }
+
+  show() {
+    this.element.replaceChildren(
+      el("h2", { class: "visually-hidden" }, "You"),
+      el("div", { class: "body", dir: "auto" }, this.message.content),
+      el(
+        "div",
+        { class: "foot" },
+        copyButton("Copy message", () => this.message.content),
+        iconButton("edit", "Edit message", () => this.edit()),
+      ),
+    );
+  }
+
+  edit() {
+    const text = el("textarea", { "aria-label": "Edit message", rows: Math.min(this.message.content.split("\n").length + 1, 12) });
+    text.value = this.message.content;
+    const leave = () => (this.show(), this.element.querySelector('[aria-label="Edit message"]').focus());
+    const form = el(
+      "form",
+      {
+        class: "editor",
+        onsubmit: (event) => {
+          event.preventDefault();
+          if (text.value.trim()) this.onedit(text.value);
+        },
+        onkeydown: (event) => {
+          if (event.key === "Escape") (event.stopPropagation(), leave());
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+        },
+      },
+      text,
+      el(
+        "div",
+        { class: "row" },
+        el("small", {}, "Sending replaces what comes after this message."),
+        el("button", { type: "button", onclick: leave }, "Cancel"),
+        el("button", { type: "submit", class: "primary" }, "Send"),
+      ),
+    );
+    this.element.replaceChildren(form);
+    text.focus();
+  }
+}
+
+/** An answer: complete, or growing. `actions` are {regenerate, openSettings}. */
+export class Answer {
+  constructor(message, actions) {
+    this.message = message;
+    this.waiting = el("p", { class: "waiting" }, el("span"), el("span"), el("span"));
+    this.thoughts = el("div", { class: "thoughts" });
+    this.summary = el("summary", {}, "Thoughts");
+    this.reasoning = el("details", { class: "reasoning", hidden: true }, this.summary, this.thoughts);
+    this.rich = el("div", { class: "markdown" });
+    this.markdown = new Markdown(this.rich);
+    this.raw = el("div", { class: "tokens", hidden: true });
+    this.shown = 0;
+    this.error = el("div", { class: "error", role: "alert", hidden: true });
+    this.meta = el("span", { class: "meta" });
+    this.regenerate = iconButton("refresh", "Regenerate answer", actions.regenerate);
+    this.actions = actions;
+    this.element = el(
+      "li",
+      { class: "message assistant" },
+      el("h2", { class: "visually-hidden" }, "Answer"),
+      this.reasoning,
+      el("div", { class: "body", dir: "auto" }, this.waiting, this.rich, this.raw),
+      this.error,
+      el("div", { class: "foot" }, copyButton("Copy answer", () => message.content), this.regenerate, this.meta),
+    );
+  }
+
+  /** running: more is to come. coloured: show tokens by origin. last: no message follows. */
+  show({ running, coloured, last }) {
+    const { message } = this;
+    this.element.setAttribute("aria-busy", running);
+    this.element.classList.toggle("running", running);
+    this.waiting.hidden = !running || !isEmpty(message);
+    this.reasoning.hidden = !message.reasoning;
+    if (message.reasoning) {
+      this.thoughts.textContent = message.reasoning.trimEnd();
+      this.summary.textContent = running && !message.content ? "Thinking…" : "Thoughts";
+    }
+    this.rich.hidden = coloured;
+    this.raw.hidden = !coloured;
+    if (coloured) this.showTokens();
+    else this.markdown.show(message.content);
+    this.regenerate.hidden = !last || running;
+    this.showError(running ? null : message.error);
+    this.meta.textContent = running ? "" : summary(message);
+  }
+
+  showTokens() {
+    const all = [...tokens(this.message)];
+    for (const { text, origin } of all.slice(this.shown)) {
+      this.raw.append(el("span", { class: origin, title: ORIGINS[origin] }, text));
+    }
+    this.shown = all.length;
+  }
+
+  showError(error) {
+    if (this.error.textContent && error === this.toldError) return;
+    this.toldError = error;
+    this.error.hidden = !error;
+    if (!error) return this.error.replaceChildren();
+    const todo =
+      error.kind === "key"
+        ? el("button", { type: "button", onclick: this.actions.openSettings }, "Open settings")
+        : el("button", { type: "button", onclick: this.actions.regenerate }, "Try again");
+    this.error.replaceChildren(icon("alert"), el("p", {}, error.text), todo);
+  }
+}
+
+function summary({ stats, finish }) {
+  const parts = [];
+  if (finish === "stopped") parts.push("stopped");
+  if (finish === "length") parts.push("ended at the token limit");
+  if (stats) {
+    parts.push(`${stats.tokens} token${stats.tokens === 1 ? "" : "s"}`);
+    if (stats.decode_seconds) parts.push(`${(stats.decode_tokens / stats.decode_seconds).toFixed(1)} tok/s`);
+    if (stats.drafted) parts.push(`${Math.round((100 * stats.accepted) / stats.drafted)}% of drafts accepted`);
+    if (stats.estimated_speedup && stats.drafted) parts.push(`${stats.estimated_speedup.toFixed(2)} × plain (estimate)`);
+  }
+  return parts.join(" · ");
+}

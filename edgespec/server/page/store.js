@@ -1,0 +1,75 @@
+/** What is kept, in this browser only: conversations in IndexedDB, settings in localStorage. */
+
+const database = new Promise((resolve, reject) => {
+  const opening = indexedDB.open("edgespec", 1);
+  opening.onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
+  opening.onsuccess = () => resolve(opening.result);
+  opening.onerror = () => reject(opening.error);
+});
+database.catch(() => {}); // each use reports it
+
+async function conversations(mode, request) {
+  const transaction = (await database).transaction("conversations", mode);
+  const asked = request(transaction.objectStore("conversations"));
+  return new Promise((resolve, reject) => {
+    transaction.oncomplete = () => resolve(asked.result);
+    transaction.onerror = transaction.onabort = () => reject(transaction.error);
+  });
+}
+
+/** Other tabs with this page hear which conversation changed. */
+const channel = new BroadcastChannel("edgespec");
+
+/** Every conversation. */
+export const all = () => conversations("readonly", (store) => store.getAll());
+
+/** One of them, or undefined. */
+export const get = (id) => conversations("readonly", (store) => store.get(id));
+
+export async function put(conversation) {
+  await conversations("readwrite", (store) => store.put(conversation));
+  channel.postMessage(conversation.id);
+}
+
+export async function remove(id) {
+  await conversations("readwrite", (store) => store.delete(id));
+  channel.postMessage(id);
+}
+
+/** Call `listener` with the id of a conversation that another tab changed or deleted. */
+export const onChange = (listener) => (channel.onmessage = (event) => listener(event.data));
+
+const DEFAULTS = {
+  system: "",
+  temperature: 0.7,
+  top_p: null,
+  top_k: null,
+  min_p: null,
+  seed: null,
+  max_tokens: null,
+  key: "",
+  theme: "system",
+  coloured: false,
+};
+
+export const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
+
+/** The settings; assign, then `saveSettings()`. Null leaves a value to the server. */
+export const settings = { ...DEFAULTS, ...stored() };
+
+function stored() {
+  try {
+    return JSON.parse(localStorage.getItem("edgespec") ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
+export function saveSettings() {
+  localStorage.setItem("edgespec", JSON.stringify(settings));
+}
+
+export function resetSampling() {
+  for (const name of SAMPLING) settings[name] = DEFAULTS[name];
+  saveSettings();
+}

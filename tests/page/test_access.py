@@ -1,0 +1,162 @@
+"""For everyone and everywhere: by keyboard, with a screen reader, on a phone, without the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from server.conftest import Server, loader, served
+
+from .browser import ENTER, ESCAPE, TAB, ChatPage
+from .conftest import THINKS
+from .scripted import write_scripted
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+AXE = (Path(__file__).parent / "axe.min.js").read_text("utf-8")
+
+
+def open_settings(page: ChatPage, size: str) -> None:
+    if size == "phone":
+        page.by_id("open-sidebar").click()
+        page.until(lambda: page.by_id("open-settings").is_displayed())
+    page.by_id("open-settings").click()
+
+
+def violations(page: ChatPage) -> list[tuple[str, Any]]:
+    """What axe finds wrong, and where."""
+    page.script(AXE)
+    found = page.script("return axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
+    return [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in found]
+
+
+def test_everything_works_by_keyboard_alone(chrome: Chrome, endless: Server) -> None:
+    page = ChatPage.of(chrome, endless.url)
+    assert page.chrome.switch_to.active_element == page.by_id("input")
+    page.press("stay", ENTER)
+    page.until(lambda: page.answer)
+    assert page.announced == "Answering" and page.answering
+    page.press(ESCAPE)
+    page.until(lambda: not page.answering)
+    assert page.announced == "Stopped"
+    page.press("yes", TAB)
+    assert page.chrome.switch_to.active_element == page.by_id("send")
+    outline = page.script("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"
+    page.press(ENTER)  # sends
+    page.until(lambda: page.answering and page.answer)
+    page.press(ENTER)  # the same button stops
+    page.until(lambda: not page.answering)
+    names = set()
+    for _ in range(40):
+        page.press(TAB)
+        focused = page.chrome.switch_to.active_element
+        names.add(focused.get_attribute("aria-label") or focused.text)
+    wanted = {
+        "New conversation",
+        "Settings",
+        "stay",
+        "Rename “stay”",
+        "Delete “stay”",
+        "Copy message",
+        "Edit message",
+    }
+    assert {*wanted, "Regenerate answer", "Token origins", "Copy answer"} <= names
+
+
+def test_assistive_technology_finds_nothing_wrong(chrome: Chrome, scripted: Server, size: str) -> None:
+    page = ChatPage.of(chrome, scripted.url, size, scheme="light" if size == "desktop" else "dark")
+    assert violations(page) == []
+    page.ask("stay")
+    assert violations(page) == []
+    page.by_id("colours").click()
+    page.button("Edit message").click()
+    assert violations(page) == []
+    open_settings(page, size)
+    assert violations(page) == []
+
+
+def test_all_controls_can_be_touched(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url, "phone")
+    page.ask("stay")
+    for opener in (None, "open-sidebar", "open-settings"):
+        if opener:
+            page.by_id(opener).click()
+            page.until(lambda: page.script("return document.getAnimations().length") == 0)
+        small = page.script(
+            "const all = 'button, input:not([type=radio]), textarea, nav a, summary';"
+            "return [...document.querySelectorAll(all)]"
+            ".filter(e => e.checkVisibility({visibilityProperty: true}))"
+            ".map(e => [e.getAttribute('aria-label') ?? e.textContent, e.getBoundingClientRect()])"
+            ".filter(([, box]) => box.width < 44 || box.height < 44)"
+            ".map(([name, box]) => [name, box.width, box.height])"
+        )
+        assert small == []
+    wide = page.script("return document.documentElement.scrollWidth")
+    assert wide == 390
+
+
+def test_the_colours_follow_the_system_unless_they_are_chosen(chrome: Chrome, scripted: Server) -> None:
+    def background() -> str:
+        return str(page.script("return getComputedStyle(document.body).backgroundColor"))
+
+    page = ChatPage.of(chrome, scripted.url, scheme="dark")
+    dark = background()
+    open_settings(page, "desktop")
+    page.script("arguments[0].click()", page.chrome.find_element("css selector", "input[value=light]"))
+    light = background()
+    assert light != dark
+    page.reload()
+    assert background() == light
+    assert background() == str(
+        ChatPage.of(chrome, scripted.url, scheme="light").script(
+            "return getComputedStyle(document.body).backgroundColor"
+        )
+    )
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_the_page_opens_without_the_server_and_says_so(chrome: Chrome, tmp_path: Path, size: str) -> None:
+    file = write_scripted(tmp_path / "scripted.gguf", "yes", " it is")
+    with served(loader(file, chat_template=THINKS)) as server:
+        page = ChatPage.of(chrome, server.url, size)
+        assert page.ask("stay") == "yes it is"
+        page.script("return navigator.serviceWorker.ready.then(() => true)")
+        page.until(lambda: page.script("return navigator.serviceWorker.controller !== null"))
+        kept = page.script(
+            "return caches.keys().then(async names => [names, (await (await caches.open(names[0])).keys())"
+            ".map(r => new URL(r.url).pathname)])"
+        )
+    assert len(kept[0]) == 1 and "/page/app.js" in kept[1]
+    assert not any(path.startswith(("/v1", "/health", "/metrics")) for path in kept[1])
+    page.load()
+    page.until(lambda: page.by_id("banner").is_displayed())
+    assert "cannot be reached" in page.by_id("banner-text").text
+    page.script("document.querySelector('#conversations a').click()")
+    page.until(lambda: page.texts == ["stay", "yes it is"])
+    page.say("yes")
+    page.until(lambda: page.all(".error"))
+    assert "edgespec serve" in page.all(".error")[0].text
+    assert page.texts[:3] == ["stay", "yes it is", "yes"]
+
+
+def test_it_can_be_installed(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    page.script("return navigator.serviceWorker.ready.then(() => true)")
+    manifest = chrome.execute_cdp_cmd("Page.getAppManifest", {})
+    assert manifest["errors"] == [] and manifest["url"] == f"{scripted.url}/page/manifest.webmanifest"
+    assert chrome.execute_cdp_cmd("Page.getInstallabilityErrors", {})["installabilityErrors"] in (
+        [],
+        [{"errorId": "in-incognito", "errorArguments": []}],
+    )
+
+
+def test_only_the_server_is_asked(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    page.ask("stay")
+    requested = page.requested()
+    assert f"{scripted.url}/v1/chat/completions" in requested
+    assert {url for url in requested if not url.startswith((scripted.url, "data:"))} == set()
+    assert page.complaints() == []
