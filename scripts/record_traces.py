@@ -28,13 +28,17 @@ from edgespec.hub.resolve import resolve
 def main(target: str, draft: str, suite: Path, out: Path, tokens: int) -> None:
     target_model = LlamaCpp(resolve(target).path)
     draft_model = None if draft == "none" else LlamaCpp(resolve(draft).path)
+    cache = None if draft_model is None else draft_model.open()
     engine = Engine(target_model, (), FixedDepth(0))
 
     def traces() -> Iterator[Trace]:
         for line in map(json.loads, suite.read_text("utf-8").splitlines()):
             prompt = chat_prompt(target_model, [{"role": "user", "content": line["turns"][0]}])
             text = engine.generate(prompt, Request(max_tokens=tokens)).run().tokens
-            yield record(line["id"], line["category"], prompt, text, draft_model)
+            if draft_model is None or cache is None:
+                yield Trace(line["id"], line["category"], prompt, text)
+            else:
+                yield record(line["id"], line["category"], prompt, text, draft_model, cache)
             click.echo(f"{line['id']}: {len(text)} tokens")
 
     save(traces(), out)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from edgespec.bench.passes import Pass
 from edgespec.bench.run import Compared, Run
+from edgespec.bench.traces import pack, unpack
 from edgespec.errors import UsageError
 
 FORMAT = "edgespec bench 1"
@@ -48,10 +49,15 @@ class Kept:
         """A finished prompt."""
         self.results[result.id] = result
         if self._file is not None:
-            lines = [{"format": FORMAT, "settings": self._settings}, *map(asdict, self.results.values())]
+            lines = [{"format": FORMAT, "settings": self._settings}, *map(_packed, self.results.values())]
             partial = self._file.with_name(f"{self._file.name}.partial")
             partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
             partial.replace(self._file)
+
+
+def _packed(result: Compared) -> dict[str, Any]:
+    trace = None if result.trace is None else pack(result.trace)
+    return asdict(replace(result, trace=None)) | {"trace": trace}
 
 
 def _unpacked(line: str) -> Compared:
@@ -59,4 +65,5 @@ def _unpacked(line: str) -> Compared:
     found["runs"] = {way: [Run(*run) for run in runs] for way, runs in found["runs"].items()}
     found["rounds"] = [(drafted, accepted) for drafted, accepted in found["rounds"]]
     found["passes"] = [Pass(*kind) for kind in found["passes"]]
+    found["trace"] = None if found["trace"] is None else unpack(found["trace"])
     return Compared(**found)

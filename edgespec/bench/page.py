@@ -3,71 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from importlib.resources import files
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+
+from edgespec.bench import plots
+from edgespec.bench.passes import Pass
+from edgespec.bench.regret import Verdict
 from edgespec.bench.run import Compared
+from edgespec.bench.summary import of_prompt
+from edgespec.device.cores import machine
+from edgespec.hub.sizes import human
 
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;color:#222}
-table{border-collapse:collapse;width:100%}
-td,th{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #ddd}
-td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}"""
-WIDTH, ROW, LEFT = 900, 18, 220
-
-
-def page(title: str, results: Sequence[Compared], found: Mapping[str, Any]) -> str:
-    """The whole document."""
-    low, high = found["interval"]
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>edgespec bench</title>
-<style>{STYLE}</style><h1>edgespec bench</h1><p>{escape(title)}</p>
-<p><b>{found["geomean_speedup"]:.2f} ×</b> plain decoding on the same backend, decode only
-(95% interval {low:.2f} to {high:.2f}); worst prompt
-{found["worst_speedup"]:.2f} × ({escape(found["worst_prompt"])}); end to end
-{found["end_to_end_geomean_speedup"]:.2f} ×.</p>
-<h2>By category</h2>{_categories(found["categories"])}
-<h2>Speed-up by prompt</h2>{_bars(results)}
-<h2>Rounds by tokens drafted</h2>{_depths(results)}
-</html>"""
+Figure = tuple[str, str, str]
+"""title, SVG, caption"""
 
 
-def _categories(categories: Mapping[str, Mapping[str, float]]) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(name)}<td>{c['prompts']}<td>{c['plain_tokens_per_second']:.1f}"
-        f"<td>{c['tokens_per_second']:.1f}<td>{c['geomean_speedup']:.2f} ×<td>{c['worst_speedup']:.2f} ×"
-        f"<td>{c['tokens_per_round']:.2f}<td>{c['acceptance']:.0%}"
-        for name, c in categories.items()
+def page(
+    found: Mapping[str, Any],
+    results: Sequence[Compared],
+    curves: Sequence[Pass] = (),
+    verdicts: Sequence[Verdict] | str = "",
+) -> str:
+    """The whole document.
+
+    found: the settings and the summary of `results`. curves: passes measured apart, to be shown with those of
+    the results. verdicts: of depth policies; or why there are none.
+    """
+    template = files("edgespec.bench").joinpath("page.html").read_text("utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    return environment.from_string(template).render(
+        found=found,
+        pair=found["pair"],
+        conditions=_conditions(found),
+        referenced="reference_geomean_speedup" in found,
+        beside=all("reference" in r.runs for r in results),
+        memory=human(found["peak_memory"]),
+        figures=[*_figures(found, results, curves), _regret(verdicts)],
+        groups=[*found["categories"].items(), ("all", found)],
+        prompts=list(map(of_prompt, results)),
     )
-    head = (
-        "<th>category<th>prompts<th>plain tok/s<th>tok/s<th>speed-up<th>worst<th>tokens/round<th>acceptance"
+
+
+def _conditions(found: Mapping[str, Any]) -> str:
+    parts = [
+        f"{found['prompts']} prompts of up to {found['max_tokens']} tokens",
+        f"median of {found['repeats']} repeats" if found["repeats"] > 1 else "run once",
+        f"depth {found['depth']}",
+        f"temperature {found['temperature']}",
+        machine(),
+    ]
+    if found["too_short"]:
+        parts.append(f"{found['too_short']} answers too short to be timed")
+    return ", ".join(parts)
+
+
+def _figures(found: Mapping[str, Any], results: Sequence[Compared], curves: Sequence[Pass]) -> list[Figure]:
+    timed = sorted((r for r in results if r.timed), key=Compared.speedup)
+    ranks = {"slowest": timed[0], "median": timed[len(timed) // 2], "fastest": timed[-1]}
+    of_few = {result.id: (rank, result) for rank, result in ranks.items()}  # each of them once
+    shown = {f"{r.id}, the {rank}: {r.speedup():.2f} × plain": r for rank, r in of_few.values()}
+    return [
+        (
+            "Speed-up by category",
+            plots.speedups(found),
+            "Geometric means with 95% intervals (bootstrap over prompts), and the worst prompt of each.",
+        ),
+        (
+            "What a pass costs",
+            plots.cost_curves([*curves, *(p for r in results for p in r.passes)]),
+            "Medians of this run's passes; the reference's were measured before it.",
+        ),
+        ("Speed-up by prompt", plots.by_prompt(timed), "Sorted for each comparison on its own."),
+        (
+            "Depth over time",
+            plots.depths(shown),
+            "Tokens drafted in each round; rings are rounds that were decoded plainly.",
+        ),
+    ]
+
+
+def _regret(verdicts: Sequence[Verdict] | str) -> Figure:
+    title = "Depth policies, replayed"
+    if isinstance(verdicts, str):
+        return title, "", f"Not shown: {verdicts}."
+    return (
+        title,
+        plots.regret(verdicts),
+        "Every policy on the same recorded proposals and the costs measured here. In brackets, the mean "
+        "difference to the best fixed depth of each prompt, which is known in hindsight only.",
     )
-    return f"<table><tr>{head}{rows}</table>"
-
-
-def _bars(results: Sequence[Compared]) -> str:
-    """Coloured by acceptance, from red (none) to green (all); a line at 1, plain decoding."""
-    scale = (WIDTH - LEFT - 60) / max(1.2, *(r.speedup() for r in results))
-    bars = "".join(
-        f'<text x="{LEFT - 6}" y="{i * ROW + 13}" text-anchor="end">{escape(r.id[:30])}</text>'
-        f'<rect x="{LEFT}" y="{i * ROW + 3}" width="{r.speedup() * scale:.1f}" height="{ROW - 5}" '
-        f'fill="hsl({120 * r.of_speculation(lambda run: run.accepted / max(run.drafted, 1)):.0f} 55% 50%)"/>'
-        f'<text x="{LEFT + r.speedup() * scale + 5:.1f}" y="{i * ROW + 13}">{r.speedup():.2f}</text>'
-        for i, r in enumerate(sorted(results, key=lambda r: -r.speedup()))
-    )
-    one, bottom = LEFT + scale, len(results) * ROW
-    line = f'<line x1="{one:.1f}" x2="{one:.1f}" y1="0" y2="{bottom}" stroke="#222" stroke-dasharray="3"/>'
-    return f'<svg viewBox="0 0 {WIDTH} {bottom}" font-size="12">{bars}{line}</svg>'
-
-
-def _depths(results: Sequence[Compared]) -> str:
-    counts: dict[int, int] = {}
-    for result in results:
-        for depth, _ in result.rounds:
-            counts[depth] = counts.get(depth, 0) + 1
-    most = max(counts.values(), default=1)
-    width = (WIDTH - LEFT) / (max(counts, default=0) + 1)
-    bars = "".join(
-        f'<rect x="{LEFT + k * width:.1f}" y="{120 - 100 * n / most:.1f}" width="{width - 3:.1f}" '
-        f'height="{100 * n / most:.1f}" fill="#47a"/><text x="{LEFT + k * width:.1f}" y="134">{k}</text>'
-        for k, n in sorted(counts.items())
-    )
-    return f'<svg viewBox="0 0 {WIDTH} 140" font-size="12">{bars}</svg>'

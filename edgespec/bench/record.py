@@ -17,21 +17,16 @@ DEPTH = 12
 
 
 def record(
-    id: str, category: str, prompt: Sequence[int], text: Sequence[int], draft: Backend | None
+    id: str, category: str, prompt: Sequence[int], text: Sequence[int], draft: Backend, cache: Cache
 ) -> Trace:
-    """`text` is the target's greedy answer to `prompt`, in tokens."""
-    if draft is None:
-        return Trace(id, category, prompt, text)
-    cache = draft.open()
-    try:
-        model = [_guess(row) for row in _teacher_forced(draft, cache, prompt, text)]
-        astray: list[list[Guess]] = [[] for _ in text]
-        for t in reversed(range(len(text))):  # backwards: the cache only ever gets shorter
-            if model[t].token != text[t]:
-                draft.rollback(cache, len(prompt) + t)
-                astray[t] = _follow(draft, cache, model[t].token)
-    finally:
-        draft.close(cache)
+    """`text` is the target's greedy answer to `prompt`, in tokens; `cache` is one of the draft's, and is
+    changed."""
+    model = [_guess(row) for row in _teacher_forced(draft, cache, prompt, text)]
+    astray: list[list[Guess]] = [[] for _ in text]
+    for t in reversed(range(len(text))):  # backwards: the cache only ever gets shorter
+        if model[t].token != text[t]:
+            draft.rollback(cache, len(prompt) + t)
+            astray[t] = _follow(draft, cache, model[t].token)
     return Trace(id, category, prompt, text, model, astray)
 
 
@@ -60,4 +55,4 @@ def _guess(row: NDArray[np.float32]) -> Guess:
     log_q = row.astype(np.float64) - float(row[mode])
     log_q -= np.log(np.exp(log_q).sum())
     q = np.exp(log_q)
-    return Guess(mode, float(q[mode]), float(-(q * log_q).sum()))
+    return Guess(mode, float(q[mode]), float(-(q * log_q).sum(where=q > 0)))  # a trimmed head has zeros

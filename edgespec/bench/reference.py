@@ -6,6 +6,8 @@ from pathlib import Path
 
 from edgespec.backends.base import Backend
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.backends.speed import REPEATS, known_seconds, pass_seconds
+from edgespec.bench.passes import CONTEXTS, Model, Pass
 from edgespec.control.policy import FixedDepth
 from edgespec.convert.folder import read_report
 from edgespec.device.memory import available_memory
@@ -14,6 +16,8 @@ from edgespec.hub.gguf_info import read_info
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.sizes import human
 from edgespec.runtime import Runtime
+
+RUNTIME = "llama.cpp"
 
 
 def open_reference(target: Backend, threads: int | None) -> Runtime | None:
@@ -27,7 +31,15 @@ def open_reference(target: Backend, threads: int | None) -> Runtime | None:
     file = _gguf_of(target.path)
     _check_memory(file, target.n_ctx)
     backend = LlamaCpp(file, LlamaCppOptions(n_ctx=target.n_ctx, threads=threads))
+    pass_seconds(file, RUNTIME, backend, threads)  # now, as the runtime takes its only sequence
     return Runtime(file.stem, backend, (), FixedDepth(0), 0)
+
+
+def measured_passes(reference: Runtime, threads: int | None) -> list[Pass]:
+    """Its cost curve, of which plain decoding shows a single point."""
+    seconds = known_seconds(reference.target.path, RUNTIME, threads) or {}
+    name = Model.of(reference.target).name
+    return [Pass(name, n, CONTEXTS[0], found, REPEATS) for n, found in seconds.items()]
 
 
 def _gguf_of(path: Path) -> Path:

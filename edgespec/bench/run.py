@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 
 from edgespec.backends.base import Step
 from edgespec.bench.passes import Model, Pass, summarize, total_bytes
+from edgespec.bench.record import record
 from edgespec.bench.suite import Prompt
+from edgespec.bench.traces import Trace
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round
 from edgespec.drafters.draft_model import DraftModel
@@ -61,6 +63,8 @@ class Compared:
     rounds: Sequence[tuple[int, int]]
     """of the last speculative run: tokens drafted and accepted"""
     passes: Sequence[Pass]
+    trace: Trace | None = None
+    """what the draft model thinks of the greedy answer, where that was recorded"""
 
     def speed(self, way: Way) -> float:
         """Tokens per second, decode only."""
@@ -111,9 +115,15 @@ class Bench:
     """A loaded pair, and plain llama.cpp beside it if given, that prompts are compared on."""
 
     def __init__(
-        self, runtime: Runtime, options: GenerateOptions, repeats: int, reference: Runtime | None = None
+        self,
+        runtime: Runtime,
+        options: GenerateOptions,
+        repeats: int,
+        reference: Runtime | None = None,
+        traces: bool = False,
     ) -> None:
-        """reference: with the same tokenizer. Both stay the caller's to close."""
+        """reference: with the same tokenizer. Both stay the caller's to close. traces: record them, where
+        there is a draft model and answers are greedy."""
         self._runtime = runtime
         self._options = options
         self._repeats = repeats
@@ -123,7 +133,9 @@ class Bench:
         }
         if reference is not None:
             self._ways["reference"] = (reference.generate_plain, Model.of(reference.target))
-        self._draft = next((Model.of(d.backend) for d in runtime.drafters if isinstance(d, DraftModel)), None)
+        self._drafter = next((d for d in runtime.drafters if isinstance(d, DraftModel)), None)
+        self._draft = None if self._drafter is None else Model.of(self._drafter.backend)
+        self._traces = traces and not options.get("temperature")
 
     def compare(self, prompt: Prompt, number: int) -> Compared:
         """Decode a prompt every way, `repeats` times. The ways are taken in turn, and the other way round
@@ -169,7 +181,14 @@ class Bench:
             None if random else all(text == texts["plain"][0] for text in texts["speculative"]),
             [(r.drafted, r.accepted) for r in last],
             summarize(steps),
+            self._trace(prompt, asked, texts["plain"][0]),
         )
+
+    def _trace(self, prompt: Prompt, asked: list[int], text: list[int]) -> Trace | None:
+        draft = self._drafter
+        if draft is None or not self._traces or len(asked) + len(text) > draft.backend.n_ctx:
+            return None
+        return record(prompt.id, prompt.category, asked, text, draft.backend, draft.sequence)
 
     def _run(self, answer: Generation, decoded: Sequence[_Decoded], target: Model) -> Run:
         stats = answer.stats

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from edgespec.errors import UsageError
+
 
 class Guess(NamedTuple):
     """A draft model's greedy proposal for one place."""
@@ -51,16 +53,20 @@ def save(traces: Iterable[Trace], path: Path) -> None:
     """As JSON lines, compressed."""
     with gzip.open(path, "wt", encoding="utf-8") as file:
         for trace in traces:
-            file.write(json.dumps(_packed(trace), separators=(",", ":")) + "\n")
+            file.write(json.dumps(pack(trace), separators=(",", ":")) + "\n")
 
 
 def load(path: Path) -> list[Trace]:
-    """The traces of a file that `save` wrote."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [_unpacked(json.loads(line)) for line in file]
+    """The traces of a file that `save` wrote. Raises UsageError for another."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return [unpack(json.loads(line)) for line in file]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path.name} holds no recorded traces, or is damaged ({error})") from error
 
 
-def _packed(trace: Trace) -> dict[str, object]:
+def pack(trace: Trace) -> dict[str, object]:
+    """For JSON."""
     return {
         "id": trace.id,
         "category": trace.category,
@@ -75,7 +81,8 @@ def _rounded(guess: Guess) -> list[float]:
     return [guess.token, round(guess.confidence, 3), round(guess.entropy, 2)]
 
 
-def _unpacked(found: dict[str, object]) -> Trace:
+def unpack(found: dict[str, object]) -> Trace:
+    """What `pack` made."""
     astray: dict[str, list[list[float]]] = found.pop("astray")  # type: ignore[assignment]
     model: list[list[float]] = found.pop("model")  # type: ignore[assignment]
     return Trace(

@@ -12,12 +12,17 @@ from rich.table import Table
 
 from edgespec.bench.kept import Kept
 from edgespec.bench.page import page
-from edgespec.bench.reference import open_reference
+from edgespec.bench.plots import check_installed
+from edgespec.bench.reference import measured_passes, open_reference
+from edgespec.bench.regret import Verdict, costs_of, judge
 from edgespec.bench.run import Bench, Compared
 from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import of_prompt, summary
+from edgespec.bench.traces import Trace, load
 from edgespec.control.bandwidth import measure_bandwidth
+from edgespec.control.controller import Controller
 from edgespec.device.cores import compute_threads
+from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
 from edgespec.hub.sizes import human
 from edgespec.runtime import GenerateOptions, Runtime
@@ -36,10 +41,19 @@ def bench(
     reference: bool,
     as_json: bool,
     html: str | None,
+    traces: str | None,
     resume: str | None,
 ) -> None:
-    """Compare on every prompt; results so far are kept in the file `resume`, and not repeated."""
+    """Compare on every prompt; results so far are kept in the file `resume`, and not repeated. What may fail
+    is tried first: a run takes hours."""
     prompts = read_suite(_readable(Path(suite)))
+    if traces and not html:
+        raise UsageError("--traces is for the plot of depth policies; add --html FILE, or leave it out")
+    recorded = load(_readable(Path(traces))) if traces else []
+    for file in filter(None, (html, resume)):
+        _check_writable(Path(file))
+    if html:
+        check_installed()
     threads = loading["threads"] or compute_threads()
     bandwidth = measure_bandwidth([threads]).best
     with ExitStack() as opened:
@@ -48,18 +62,23 @@ def bench(
         if beside is not None:
             opened.enter_context(beside)
         settings = {
-            "pair": describe(runtime),
+            "target": runtime.target.name,
+            "draft": runtime.drafter.name if runtime.drafter else None,
             "depth": runtime.depth,
             "backend": loading["backend"],
             "reference": beside.target.name if beside else "plain decoding" if reference else None,
             "repeats": repeats,
+            **{key: generating.get(key) for key in ("max_tokens", "temperature", "seed")},
         }
         kept = Kept(Path(resume) if resume else None, settings | dict(generating))
         note(_plan(runtime, len(prompts), repeats, reference, beside))
-        results = _run(Bench(runtime, generating, repeats, beside), prompts, kept)
-        found = settings | summary(results, bandwidth, reference and beside is None)
+        results = _run(Bench(runtime, generating, repeats, beside, html is not None), prompts, kept)
+        found = {"pair": describe(runtime), **settings}
+        found |= summary(results, bandwidth, reference and beside is None)
         if html:
-            Path(html).write_text(page(_title(settings), results, found), "utf-8")
+            curves = measured_passes(beside, threads) if beside else []
+            verdicts = _verdicts(runtime, recorded or [r.trace for r in results if r.trace is not None])
+            Path(html).write_text(page(found, results, curves, verdicts), "utf-8")
     if as_json:
         write_json(found | {"results": [of_prompt(result) for result in results]})
     else:
@@ -70,6 +89,11 @@ def _readable(file: Path) -> Path:
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     return file
+
+
+def _check_writable(file: Path) -> None:
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise UsageError(f"{file} cannot be written: it is a folder, or in one that is not there")
 
 
 def _plan(runtime: Runtime, prompts: int, repeats: int, wanted: bool, reference: Runtime | None) -> str:
@@ -106,8 +130,16 @@ def _line(result: Compared) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _title(settings: Mapping[str, Any]) -> str:
-    return f"{settings['pair']}, depth {settings['depth']}"
+def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
+    """Of depth policies on these traces; or why there are none."""
+    model = next((d for d in runtime.drafters if isinstance(d, DraftModel)), None)
+    if model is None:
+        return "there is no draft model, whose depth they would choose"
+    if not isinstance(runtime.policy, Controller):
+        return f"with --depth {runtime.depth} costs are not measured; use --depth auto"
+    if not traces:
+        return "proposals are recorded for greedy answers only (--traces FILE takes those of another run)"
+    return judge(traces, costs_of(runtime.policy, model.name))
 
 
 def _show(found: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ from statistics import geometric_mean, mean
 import pytest
 
 from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
-from edgespec.bench.replay import CURVES, clairvoyant, ours, play
+from edgespec.bench.regret import OURS, costs_of, judge
+from edgespec.bench.replay import CURVES, MODEL, clairvoyant, ours, play
 from edgespec.bench.traces import load
 from edgespec.control.policy import FixedDepth, Policy
 
@@ -71,3 +72,21 @@ def test_foresight_is_worth_no_more_than_is_known(curve: str) -> None:
     """Share of the clairvoyant optimum: it knows where drafts fail, which costs a round each."""
     best = [clairvoyant(trace, CURVES[curve]).speed * CURVES[curve].target(1) for trace in TRACES]
     assert geometric_mean(controlled(curve)) >= 0.65 * geometric_mean(best)
+
+
+def test_all_policies_are_judged_by_the_best_fixed_depth_in_hindsight() -> None:
+    verdicts = {v.policy: v for v in judge(TRACES[:3], CURVES["flat kernel"])}
+    assert verdicts["plain decoding"].speedup == pytest.approx(1.0)
+    assert verdicts["best depth per prompt, in hindsight"].share == pytest.approx(1.0)
+    assert max(verdicts.values(), key=lambda v: v.speedup).policy == "clairvoyant"
+    assert verdicts[OURS].share > verdicts["plain decoding"].share
+
+
+def test_a_replay_takes_its_costs_from_what_the_controller_has_learned() -> None:
+    costs = CURVES["flat kernel"]
+    controller = ours(costs)
+    for _ in range(20):
+        controller.target.observe(1, 256, 2 * costs.target(1))
+    learned = costs_of(controller, MODEL)
+    assert learned.target(4) == pytest.approx(2 * costs.target(4), rel=0.1)
+    assert learned.model(1) == pytest.approx(costs.model(1))

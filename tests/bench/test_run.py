@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edgespec.bench.kept import Kept
-from edgespec.bench.page import page
 from edgespec.bench.passes import Pass, merge
-from edgespec.bench.run import Compared, Run, Way
 from edgespec.bench.suite import read_suite
 from edgespec.bench.summary import interval, of_prompt, summary
+from edgespec.bench.traces import Guess, Trace
 from edgespec.errors import UsageError
 
+from .results import compared, runs
+
 SETTINGS = {"pair": "a", "max_tokens": 128}
-
-
-def runs(*seconds: float) -> list[Run]:
-    """Answers of 101 tokens that took so long to decode, three tenths of it in the draft."""
-    return [Run(101, 100, s, 0.3 * s, 0.6 * s, 25, 80, 75, int(2e9)) for s in seconds]
-
-
-def compared(id: str = "a", category: str = "code", **seconds: list[float]) -> Compared:
-    """By default twice as fast as plain."""
-    times: dict[Any, list[float]] = {"plain": [10.0], "speculative": [5.0], **seconds}
-    ways: dict[Way, list[Run]] = {way: runs(*found) for way, found in times.items()}
-    first = dict.fromkeys(ways, 2.0)
-    return Compared(id, category, ways, first, 1.0, True, [(4, 3), (0, 0)], [Pass("m", 5, 256, 0.1, 2)])
 
 
 def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
@@ -127,10 +114,15 @@ def test_answers_too_short_to_be_timed_are_said_to_be() -> None:
 
 def test_results_are_kept_prompt_by_prompt(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
+    wrong = Guess(9, 0.5, 0.25)
+    traced = replace(
+        compared("b", reference=[1.0]),
+        trace=Trace("b", "code", [1], [2, 3], [Guess(2, 0.875, 0.5), wrong], [[], [Guess(-1, 0.5, 0.5)]]),
+    )
     first = Kept(file, SETTINGS)
     first.add(compared())
-    first.add(compared("b", reference=[1.0]))
-    assert Kept(file, SETTINGS).results == {"a": compared(), "b": compared("b", reference=[1.0])}
+    first.add(traced)
+    assert Kept(file, SETTINGS).results == {"a": compared(), "b": traced}
 
 
 def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
@@ -158,11 +150,3 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     file.write_text('{"id": "a"}\n')
     with pytest.raises(UsageError, match="name another file"):
         Kept(file, SETTINGS)
-
-
-def test_the_page_needs_nothing_else_and_escapes_names() -> None:
-    results = [compared("<script>"), compared()]
-    text = page("pair & draft", results, summary(results, 45e9))
-    assert "<script>" not in text
-    assert "http" not in text
-    assert "pair &amp; draft" in text

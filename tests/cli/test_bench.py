@@ -33,7 +33,9 @@ def test_a_suite_is_compared_reported_and_resumed(
     assert [len(r["repeats"]["speculative"]) for r in found["results"]] == [2, 2, 2]
     assert found["same_tokens"] == 1.0
     assert found["bytes_per_second"] > 0
-    assert html.read_text().startswith("<!doctype html>")
+    page = html.read_text()
+    assert page.startswith("<!doctype html>")
+    assert "edgespec's controller" in page  # policies were replayed on what the draft proposed
     kept.write_text("".join(kept.read_text().splitlines(keepends=True)[:3]))  # as if killed before the third
     again = edgespec(*words)
     assert again.code == 0
@@ -84,6 +86,18 @@ def test_onnx_runtime_is_compared_with_plain_llama_cpp_on_the_gguf_file(
     assert found["results"][0]["reference_first_token_seconds"] > 0
     table = edgespec(*words, "--suite", suite, *USUAL, "--reference").out
     assert "against the reference, plain llama.cpp" in table
+
+
+def test_what_cannot_be_written_in_the_end_is_refused_at_the_beginning(
+    edgespec: Edgespec, pair: list[object], suite: Path, tmp_path: Path
+) -> None:
+    for option in ("--html", "--resume"):
+        ended = edgespec("bench", *pair, "--suite", suite, option, tmp_path / "none" / "file")
+        assert ended.code == 2
+        assert "cannot be written" in ended.err
+    ended = edgespec("bench", *pair, "--suite", suite, "--traces", suite)
+    assert ended.code == 2
+    assert "add --html" in ended.err
 
 
 def test_a_suite_that_is_not_there_is_refused_before_anything_is_loaded(
