@@ -55,4 +55,5 @@ def _guess(row: NDArray[np.float32]) -> Guess:
     log_q = row.astype(np.float64) - float(row[mode])
     log_q -= np.log(np.exp(log_q).sum())
     q = np.exp(log_q)
-    return Guess(mode, float(q[mode]), float(-(q * log_q).sum(where=q > 0)))  # a trimmed head has zeros
+    log_q[q == 0.0] = 0.0  # of a trimmed head they are infinite
+    return Guess(mode, float(q[mode]), float(-(q * log_q).sum()))
