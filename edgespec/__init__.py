@@ -16,6 +16,7 @@ from edgespec.errors import (
     HubError,
     IncompatiblePair,
     ModelError,
+    NotEnoughMemory,
     OfflineError,
     UsageError,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "HubError",
     "IncompatiblePair",
     "ModelError",
+    "NotEnoughMemory",
     "OfflineError",
     "Round",
     "Runtime",

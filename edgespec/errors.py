@@ -23,6 +23,10 @@ class BackendError(EdgespecError):
     """The runtime underneath refused or failed: a load, a forward pass, a rollback."""
 
 
+class NotEnoughMemory(EdgespecError):
+    """What is to be loaded cannot stay in the memory there is; nothing was allocated."""
+
+
 class ContextFull(EdgespecError):
     """The prompt does not fit into the context that was reserved for it."""
 

@@ -40,6 +40,7 @@ from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
 from edgespec.pairing import controlled, open_draft
+from edgespec.planning import check_memory
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ def load(
     lora: Sequence[str | Path] = (),
     chat_template: str | None = None,
     strict: bool = False,
+    memory_check: bool = True,
 ) -> Runtime:
     """Load a target with its drafter.
 
@@ -117,8 +119,10 @@ def load(
         backend refuses what it cannot honour. kv_type None: f16, and f32 in ONNX.
     chat_template: Jinja source to use instead of the model's.
     strict: demand output bitwise equal to plain decoding; refused on backends that cannot give it.
+    memory_check: refuse what cannot stay in memory, before anything is allocated (see docs/devices.md).
 
-    Raises UsageError, ModelError (IncompatiblePair among them), BackendError. Nothing is downloaded.
+    Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
+    downloaded.
     """
     for name, value in {"depth": depth, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
         if name == "depth" and value == "auto":
@@ -151,6 +155,14 @@ def load(
         provider=provider,
         strict=strict,
     )
+    file, runs_on = None, draft_backend
+    if wanted not in _NO_MODEL and depth != 0:
+        file = draft_file(
+            resolve(wanted) if isinstance(wanted, str) else wanted, draft_backend, backend, settings
+        )
+        runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
+    if memory_check:
+        check_memory(named.target, backend, file, runs_on, settings)
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
         target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)
         opened.callback(target.close)
@@ -162,15 +174,9 @@ def load(
             wanted = None
         if draft_backend is not None and wanted in _NO_MODEL:
             raise UsageError("--draft-backend is for a draft model, and there is none; leave it out")
-        file = None
-        if wanted not in _NO_MODEL:
-            file = resolve(wanted) if isinstance(wanted, str) else wanted
         model = None
-        if file is not None and depth != 0:
-            advice = _advice(named, draft)
-            file = draft_file(file, draft_backend, backend, settings)
-            runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
-            model = open_draft(file, target, runs_on, settings, advice)
+        if file is not None and wanted is not None:
+            model = open_draft(file, target, runs_on or backend, settings, _advice(named, draft))
             opened.callback(model.close)
         drafters: list[Drafter] = []
         policy: Policy = FixedDepth(0)

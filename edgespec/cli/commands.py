@@ -15,6 +15,7 @@ from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
 from edgespec.cli.explain import explain
 from edgespec.cli.models import models
+from edgespec.cli.plan import plan
 from edgespec.cli.probe import probe
 from edgespec.cli.pull import pull
 from edgespec.cli.run import run
@@ -42,5 +43,5 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
-for command in (run, chat, serve, explain, pull, models, convert, trim, probe, bench):
+for command in (run, chat, serve, explain, pull, models, convert, trim, probe, plan, bench):
     main.add_command(command)

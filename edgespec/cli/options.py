@@ -117,6 +117,10 @@ _LOADING = (
         "--mmap/--no-mmap", default=True, show_default=True, help="Map the model file rather than read it."
     ),
     click.option(
+        "--memory-check/--no-memory-check", default=True, show_default=True,
+        help="Refuse to load what cannot stay in memory; edgespec plan says what can.",
+    ),
+    click.option(
         "--chat-template", callback=_text, metavar="FILE",
         help="A Jinja chat template to use instead of the model's.",
     ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,6 +63,13 @@ def read_cores(system: Path = SYSTEM, quota: Path = CGROUP_QUOTA, cpuinfo: Path 
 def machine(cpuinfo: Path = CPUINFO) -> str:
     """What tells this kind of machine from others for measurements: architecture, processor, cores."""
     return f"{platform.machine()} {_processor(cpuinfo)} {len(_allowed())} cores"
+
+
+@cache
+def instructions(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+    """What the processor's flags say it can do beyond its basic instructions, such as avx2 or asimddp."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(cpuinfo, str, ""), re.MULTILINE)
+    return frozenset(found[1].split() if found else ())
 
 
 def _processor(cpuinfo: Path) -> str:

@@ -1,51 +1,114 @@
-"""How much memory this process may use: the machine's, or its control group's if that is less."""
+"""How much memory this process may use: the machine's, or less where a limit is set for it.
+
+Limits are those of its control group and of every group above it (`docker run --memory`, systemd's
+MemoryMax), and of its address space (`ulimit -v`).
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-MEMINFO = Path("/proc/meminfo")
+PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 UNKNOWN = 1 << 30
 """assumed where the system says nothing"""
+UNLIMITED = 1 << 60
 
 
-def total_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+@dataclass(frozen=True)
+class Available:
+    """Bytes that can still be had without swapping, and what says so. Cached files count as available:
+    the system drops them when memory is wanted."""
+
+    bytes: int
+    source: str
+    """in words, such as `the machine`"""
+
+
+def total_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """Bytes."""
-    return min(_machine("MemTotal", meminfo), _limit(cgroup))
+    return min([_machine("MemTotal", proc), *(group.limit for group in _groups(proc, cgroup))])
 
 
-def available_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """Bytes that can still be had without swapping; cached files count as available."""
-    limit = _limit(cgroup)
-    free = _machine("MemAvailable", meminfo)
-    if limit >= _machine("MemTotal", meminfo):
-        return free
-    return max(0, min(free, limit - _used(cgroup)))
+def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
+    """Bytes that can still be had without swapping."""
+    return find_available(proc, cgroup).bytes
 
 
-def _machine(key: str, meminfo: Path) -> int:
-    found = re.search(rf"^{key}:\s+(\d+) kB", _text(meminfo), re.MULTILINE)
-    return int(found[1]) << 10 if found else UNKNOWN
+def find_available(proc: Path = PROC, cgroup: Path = CGROUP) -> Available:
+    """The least of what the machine, its control groups and `ulimit -v` leave."""
+    total = _machine("MemTotal", proc)
+    found = [Available(_machine("MemAvailable", proc), "the machine")]
+    found += (
+        Available(max(0, group.limit - group.used), "the control group")
+        for group in _groups(proc, cgroup)
+        if group.limit < total
+    )
+    if (space := _address_space(proc)) is not None:
+        found.append(Available(space, "ulimit -v"))
+    return min(found, key=lambda each: each.bytes)
 
 
-def _limit(cgroup: Path) -> int:
-    """Of version 2, or 1."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        if (text := _text(cgroup / name)).isdigit():
-            return int(text)
-    return 1 << 62
+def resident_memory(proc: Path = PROC) -> int:
+    """Bytes that this process has in memory now; 0 where the system does not say."""
+    return _kilobytes(_text(proc / "self/status"), "VmRSS") or 0
 
 
-def _used(cgroup: Path) -> int:
-    for folder, usage in ((cgroup, "memory.current"), (cgroup / "memory", "memory.usage_in_bytes")):
-        if (text := _text(folder / usage)).isdigit():
-            cached = re.search(
-                r"^(?:total_)?inactive_file (\d+)", _text(folder / "memory.stat"), re.MULTILINE
-            )
-            return int(text) - (int(cached[1]) if cached else 0)
-    return 0
+@dataclass(frozen=True)
+class _Group:
+    """A control group. Bytes."""
+
+    limit: int
+    used: int
+    """cached files aside"""
+
+
+def _groups(proc: Path, root: Path) -> Iterator[_Group]:
+    """The groups of this process that have a limit, of version 2 or 1, from its own up to the topmost that
+    can be seen from here. (In a container its own is at the root, whatever path it is said to have.)"""
+    for line in ("0::/", "0:memory:/", *_text(proc / "self/cgroup").splitlines()):
+        _, _, place = line.partition(":")
+        controllers, _, path = place.partition(":")
+        if controllers == "":
+            yield from _up(root, path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            yield from _up(root / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _up(root: Path, path: str, limit: str, usage: str) -> Iterator[_Group]:
+    folder = root / path.strip("/")
+    while folder == root or root in folder.parents:
+        if (most := _text(folder / limit)).isdigit() and int(most) < UNLIMITED:
+            used = _text(folder / usage)
+            yield _Group(int(most), (int(used) if used.isdigit() else 0) - _cached(folder))
+        folder = folder.parent
+
+
+def _cached(folder: Path) -> int:
+    """Bytes of files that a group holds in memory; of version 1 those of the groups below it too."""
+    statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+    kinds = ("inactive_file", "active_file")
+    return sum(int(statistics.get(f"total_{kind}", statistics.get(kind, 0))) for kind in kinds)
+
+
+def _machine(key: str, proc: Path) -> int:
+    return _kilobytes(_text(proc / "meminfo"), key) or UNKNOWN
+
+
+def _address_space(proc: Path) -> int | None:
+    """What `ulimit -v` leaves; None without such a limit."""
+    found = re.search(r"^Max address space\s+(\d+)", _text(proc / "self/limits"), re.MULTILINE)
+    if found is None:
+        return None
+    return max(0, int(found[1]) - (_kilobytes(_text(proc / "self/status"), "VmSize") or 0))
+
+
+def _kilobytes(text: str, key: str) -> int | None:
+    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) << 10 if found else None
 
 
 def _text(file: Path) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +69,9 @@ class RemoteFile:
     licence: str
     notice: str | None
     """terms to show before fetching"""
+    shape: Mapping[str, int] = field(default_factory=dict)
+    """what the memory plan asks of a file that is not here yet: bytes of keys and values of a token at f16
+    (kv), width, feed_forward, vocabulary, merges, context; empty for files beyond the catalog"""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def _file(key: str, entry: dict[str, Any]) -> RemoteFile:
         sha256=entry.get("sha256"),
         licence=entry["licence"],
         notice=entry.get("notice"),
+        shape=entry.get("shape", {}),
     )
 
 

@@ -1,44 +1,86 @@
-"""Memory as the process may use it: the machine's, or its control group's."""
+"""Memory as the process may use it: the machine's, or what is left of a limit."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-from edgespec.device.memory import UNKNOWN, available_memory, total_memory
+import pytest
+
+from edgespec.device.memory import UNKNOWN, Available, available_memory, find_available, total_memory
 
 GIB = 1 << 30
 
 
-def machine(folder: Path, total: int = 8, available: int = 6) -> Path:
-    file = folder / "meminfo"
-    file.write_text(f"MemTotal:  {total << 20} kB\nMemFree: 1 kB\nMemAvailable:  {available << 20} kB\n")
-    return file
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Of a machine with 8 GiB, 6 of them available."""
+    put(tmp_path / "proc/meminfo", f"MemTotal:  {8 << 20} kB\nMemFree: 1 kB\nMemAvailable:  {6 << 20} kB\n")
+    return tmp_path / "proc"
 
 
-def test_without_a_limit_it_is_the_machines(tmp_path: Path) -> None:
-    meminfo = machine(tmp_path)
-    (tmp_path / "memory.max").write_text("max\n")
-    assert total_memory(meminfo, tmp_path) == 8 * GIB
-    assert available_memory(meminfo, tmp_path) == 6 * GIB
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    return tmp_path / "cgroup"
 
 
-def test_a_control_groups_limit_counts_less_what_it_holds_but_for_cached_files(tmp_path: Path) -> None:
-    meminfo = machine(tmp_path)
-    (tmp_path / "memory.max").write_text(str(4 * GIB))
-    (tmp_path / "memory.current").write_text(str(3 * GIB))
-    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {1 * GIB}\n")
-    assert total_memory(meminfo, tmp_path) == 4 * GIB
-    assert available_memory(meminfo, tmp_path) == 2 * GIB
+def put(file: Path, text: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{text}\n")
 
 
-def test_the_first_version_of_control_groups_is_understood(tmp_path: Path) -> None:
-    meminfo, folder = machine(tmp_path), tmp_path / "memory"
-    folder.mkdir()
-    (folder / "memory.limit_in_bytes").write_text(str(2 * GIB))
-    (folder / "memory.usage_in_bytes").write_text(str(1 * GIB))
-    assert total_memory(meminfo, tmp_path) == 2 * GIB
-    assert available_memory(meminfo, tmp_path) == 1 * GIB
+def test_without_a_limit_it_is_the_machines(proc: Path, groups: Path) -> None:
+    put(groups / "memory.max", "max")
+    put(groups / "memory/memory.limit_in_bytes", 9223372036854771712)  # version 1 says so
+    assert total_memory(proc, groups) == 8 * GIB
+    assert find_available(proc, groups) == Available(6 * GIB, "the machine")
+
+
+def test_a_control_groups_limit_counts_less_what_it_holds_but_for_cached_files(
+    proc: Path, groups: Path
+) -> None:
+    put(groups / "memory.max", 4 * GIB)
+    put(groups / "memory.current", 3 * GIB)
+    put(groups / "memory.stat", f"anon 5\ninactive_file {GIB // 2}\nactive_file {GIB // 2}")
+    assert total_memory(proc, groups) == 4 * GIB
+    assert find_available(proc, groups) == Available(2 * GIB, "the control group")
+
+
+def test_the_first_version_of_control_groups_is_understood(proc: Path, groups: Path) -> None:
+    put(groups / "memory/memory.limit_in_bytes", 2 * GIB)
+    put(groups / "memory/memory.usage_in_bytes", 1 * GIB)
+    assert total_memory(proc, groups) == 2 * GIB
+    assert available_memory(proc, groups) == 1 * GIB
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit"),
+    [
+        ("0::/system.slice/chat.service", "", "memory.max"),
+        ("4:cpu,memory:/system.slice/chat.service", "memory", "memory.limit_in_bytes"),
+    ],
+)
+def test_the_group_of_a_service_and_those_above_it_count(
+    proc: Path, groups: Path, line: str, folder: str, limit: str
+) -> None:
+    put(proc / "self/cgroup", f"7:pids:/\n{line}")
+    put(groups / folder / "system.slice/chat.service" / limit, 3 * GIB)
+    assert total_memory(proc, groups) == 3 * GIB
+    put(groups / folder / "system.slice" / limit, 2 * GIB)
+    assert total_memory(proc, groups) == 2 * GIB
+
+
+def test_a_limit_of_the_address_space_counts() -> None:
+    source = (
+        "import resource; from edgespec.device.memory import find_available\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({GIB}, {GIB})); print(find_available())"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    found = eval(done.stdout, {"Available": Available})
+    assert found.source == "ulimit -v"
+    assert 0 < found.bytes < GIB
 
 
 def test_a_system_that_says_nothing_is_taken_to_be_small(tmp_path: Path) -> None:
-    assert total_memory(tmp_path / "none", tmp_path) == UNKNOWN
+    assert total_memory(tmp_path, tmp_path) == UNKNOWN

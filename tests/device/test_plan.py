@@ -1,0 +1,131 @@
+"""The memory plan, held against processes that really load and run the models."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from real_models import need, need_module
+
+import edgespec
+from edgespec import NotEnoughMemory, planning
+from edgespec.backends.footprint import MIB, gguf_sizes, llama_cpp
+from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.device.memory import Available
+from edgespec.hub.resolve import resolve, resolve_pair
+from edgespec.planning import Plan, best_plan, plans
+
+GIB = 1 << 30
+PEAK = """
+import json, re, sys, edgespec
+path, backend, n_ctx = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with edgespec.load(path, backend=backend, n_ctx=n_ctx, draft="none") as runtime:
+    runtime.generate([token % 1000 for token in range(n_ctx - 8)], max_tokens=4)
+status = open("/proc/self/status").read()
+print(int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]) << 10)
+"""
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model beside its conversion."""
+    need_module("onnxruntime")
+    from edgespec.convert.convert import convert
+
+    file = tmp_path_factory.mktemp("converted") / "smollm2.gguf"
+    file.symlink_to(resolve(need("smollm2-135m")).path)
+    convert(file, portable=False)
+    return file
+
+
+def plan_of(file: Path, backend: str, n_ctx: int) -> Plan:
+    found = plans(resolve_pair(str(file)), n_ctx)
+    return next(plan for plan in found if plan.backend == backend)
+
+
+@pytest.mark.parametrize("backend", ["llama.cpp", "onnx"])
+def test_a_process_takes_what_was_planned_within_a_tenth(smollm2: Path, backend: str) -> None:
+    words = [sys.executable, "-c", PEAK, str(smollm2), backend, "1024"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert plan_of(smollm2, backend, 1024).peak == pytest.approx(int(done.stdout), rel=0.1)
+
+
+def test_the_items_are_what_llama_cpp_says_it_allocates(caplog: pytest.LogCaptureFixture) -> None:
+    path = resolve(need("smollm2-135m")).path
+    with caplog.at_level(logging.DEBUG, logger="edgespec.llama_cpp"):
+        LlamaCpp(path, LlamaCppOptions(n_ctx=1024)).close()
+    said = {
+        part: float(line.split("=")[1].split()[0]) * MIB
+        for line in caplog.messages
+        for part in ("Mapped model", "KV", "compute")
+        if f"{part} buffer size =" in line
+    }
+    planned = llama_cpp(gguf_sizes(path), 1024)
+    assert planned.weights + planned.spare == pytest.approx(said["Mapped model"], rel=0.01)
+    assert planned.kv == pytest.approx(said["KV"], rel=0.01)
+    assert planned.buffers == pytest.approx(said["compute"], rel=0.05)
+
+
+def test_with_less_memory_the_caches_precision_goes_first_then_the_draft_model_then_the_context() -> None:
+    found = plans(edgespec.hub.catalog.load_catalog().pairs["llama3.2-3b"])
+    chosen, limit = [], 100 * GIB
+    while (plan := best_plan(found, limit)) is not None:
+        chosen.append((plan.draft is not None, plan.kv_type, plan.n_ctx))
+        limit = plan.needed - 1
+    assert chosen[:5] == [
+        (True, "f16", 4096),
+        (True, "q8_0", 4096),
+        (False, "f16", 4096),
+        (False, "q8_0", 4096),
+        (False, "f16", 2048),
+    ]
+
+
+def test_what_cannot_fit_is_refused_with_its_plan_before_anything_is_allocated() -> None:
+    file = resolve(need("smollm2-135m")).path
+    source = f"""
+import resource, edgespec, edgespec.planning
+from edgespec.device.memory import resident_memory
+before = resident_memory()
+limit = 300 << 20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    edgespec.load({str(file)!r}, draft="none")
+except edgespec.NotEnoughMemory as error:
+    print(error)
+    assert resident_memory() - before < 60 << 20
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert "ulimit -v has" in done.stdout
+    for item in ("weights, mapped", "KV cache", "buffers", "tokenizer", "edgespec plan", "--no-memory-check"):
+        assert item in done.stdout
+
+
+def test_one_may_go_on_all_the_same(model_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "find_available", lambda: Available(1 * MIB, "the machine"))
+    file = model_files / "target.gguf"
+    with pytest.raises(NotEnoughMemory):
+        edgespec.load(file)
+    edgespec.load(file, memory_check=False, draft="none").close()
+
+
+def test_the_command_says_which_pairs_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    from edgespec.terminal.plan import plan
+
+    plan(None, "900MB", None, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["limit"] == {"bytes": 900_000_000, "source": "--memory"}
+    assert found["plans"]["smollm2-135m"]["needed"] < 900_000_000
+    assert found["plans"]["qwen3-4b"] is None
+
+
+@pytest.mark.parametrize("size", ["much", "2GX", "-1GB", ""])
+def test_a_limit_that_is_no_size_is_refused(size: str) -> None:
+    from edgespec.terminal.plan import plan
+
+    with pytest.raises(edgespec.UsageError, match="2GB or 900MiB"):
+        plan(None, size, None, as_json=True)
