@@ -142,7 +142,7 @@ def check_memory(
         if file is None:
             continue
         choices = ["llama.cpp", "onnx"] if named == "auto" else [named]
-        ways = [(part, choice) for choice in choices if (part := _loaded(file, choice, settings))]
+        ways = [(part, way) for way in choices if way in RUNTIME and (part := _loaded(file, way, settings))]
         if not ways:  # it cannot be loaded; who tries says why
             return
         least, runs_on = min(ways, key=lambda way: way[0].needed)
