@@ -156,10 +156,12 @@ def load(
         strict=strict,
     )
     file, runs_on = None, draft_backend
-    if wanted not in _NO_MODEL and depth != 0:
-        file = draft_file(
-            resolve(wanted) if isinstance(wanted, str) else wanted, draft_backend, backend, settings
-        )
+    if wanted not in _NO_MODEL:
+        file = resolve(wanted) if isinstance(wanted, str) else wanted
+    if depth == 0:  # it was named, so it must exist
+        file = None
+    if file is not None:
+        file = draft_file(file, draft_backend, backend, settings)
         runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
     if memory_check:
         check_memory(named.target, backend, file, runs_on, settings)
