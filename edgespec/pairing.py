@@ -58,12 +58,13 @@ def controlled(
     kept = found if isinstance(found, dict) else {}
     lookup = NGram()
     drafters: list[Drafter] = [lookup]
-    arms = {lookup.name: Arm(priors.recall(kept, lookup.name, priors.LOOKUP))}
+    looked_up = priors.recall(kept, lookup.name, priors.LOOKUP)
+    arms = {lookup.name: Arm(looked_up)}
     if draft is not None and draft_file is not None:
         curve = _curve(draft, draft_file, threads)
-        model = DraftModel(draft)
+        model = DraftModel(draft, lookup)
         drafters.insert(0, model)
-        arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve)
+        arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve, looked_up)
     controller = Controller(_curve(target, target_file, threads), arms, priors.recall_ledger(kept))
 
     def save() -> None:

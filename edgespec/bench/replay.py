@@ -84,8 +84,8 @@ class ReplayModel(Drafter):
 
     name = MODEL
 
-    def __init__(self, trace: Trace, clock: Clock) -> None:
-        self._trace, self._clock = trace, clock
+    def __init__(self, trace: Trace, clock: Clock, lookup: NGram) -> None:
+        self._trace, self._clock, self._lookup = trace, clock, lookup
         self._read = 0  # tokens of the text in its cache; the prompt is read apart
 
     def offer(self, context: Sequence[int]) -> Offer | None:
@@ -95,11 +95,14 @@ class ReplayModel(Drafter):
         return len(context) - len(self._trace.prompt)
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
+        self._lookup.read(context)
+        self._guessed: list[int] = []
+        self._computed = 0  # q's known from the last pass and not looked at
+        self._tokens: list[int] = []
         self._at = self._place(context)
         self._start = len(context)
         self._ahead = iter(self._trace.drafts(self._at))
         self._guess: Guess | None = None
-        self._drafted = 0
         self.steps, self.hindsight = (), ()
 
     def look(self, context: Sequence[int], state: DraftState) -> None:
@@ -111,19 +114,33 @@ class ReplayModel(Drafter):
         skip = UNCLEAR if first > self._read else 0
         self.hindsight = [self._seen(place) for place in range(first + 1 + skip, self._at)]
 
+    @property
+    def ready(self) -> bool:
+        return self._guess is not None or self._computed > 0
+
     def peek(self) -> float | None:
         if self._guess is None:
             self._guess = next(self._ahead, None)
             if self._guess is None:
                 return None
-            lag = self._at - self._read if self._drafted == 0 else 1
-            seconds = self._clock.costs.model(lag)
-            self._clock.now += seconds
-            self.steps = (*self.steps, Step(lag, self._start, seconds))
-            if lag > 2:
-                places = range(self._at - min(lag, 33) + 1, self._at)
-                self.hindsight = [self._seen(place) for place in places]
+            if self._computed == 0:
+                self._pass()
+            self._computed -= 1
         return self._guess.confidence
+
+    def _pass(self) -> None:
+        """Behind a mistake the trace knows confidences and no tokens (they are −1): lookup guesses nothing
+        there, and nothing it guessed before is what is drafted."""
+        lag = 1 if self._tokens else self._at - self._read
+        self._guessed = self._lookup.guess(self._tokens, self.guesses)
+        self._computed = 1 + len(self._guessed)
+        n = lag + len(self._guessed)
+        seconds = self._clock.costs.model(n)
+        self._clock.now += seconds
+        self.steps = (*self.steps, Step(n, self._start, seconds))
+        if lag > 2:
+            places = range(self._at - min(lag, 33) + 1, self._at)
+            self.hindsight = [self._seen(place) for place in places]
 
     def _seen(self, place: int) -> Hindsight:
         guess = self._trace.model[place]
@@ -134,12 +151,15 @@ class ReplayModel(Drafter):
         if self.peek() is None or self._guess is None:
             return None
         guess, self._guess = self._guess, None
-        self._drafted += 1
+        if self._guessed and self._guessed.pop(0) != guess.token:
+            self._guessed, self._computed = [], 0
+        self._tokens.append(guess.token)
         return Node(guess.token, point_mass(guess.token), guess.confidence, self.name)
 
     def settle(self, accepted: int) -> None:
-        """After verification: what is in its cache and true. The last drafted token was not fed."""
-        self._read = self._at + min(accepted, self._drafted - 1)
+        """After verification: what is in its cache and true. The last drafted token was not fed, unless as a
+        guess."""
+        self._read = self._at + min(accepted, len(self._tokens) - (self._computed == 0))
 
     def close(self) -> None:
         pass
@@ -167,7 +187,8 @@ def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], 
     """Decode a trace under `policy`. The first token comes with the prompt and is not counted, nor is
     the draft model's reading of the prompt. costs: fixed, or by simulated time. keep: the rounds, too."""
     clock = Clock(costs)
-    model, lookup = ReplayModel(trace, clock), NGram()
+    lookup = NGram()
+    model = ReplayModel(trace, clock, lookup)
     drafters: list[Drafter] = [model, lookup]
     played = Played()
     policy.start(len(trace.text))
@@ -177,10 +198,11 @@ def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], 
         room = len(trace.text) - at - 1
         started = clock.now
         drafted: list[Node] = []
-        drafter, look, _ = policy.choose(drafters, context, room) if room > 0 else NOBODY
+        drafter, look, _, guesses = policy.choose(drafters, context, room) if room > 0 else NOBODY
         if drafter is not None and look:
             drafter.look(context, NO_STATE)
         elif drafter is not None:
+            drafter.guesses = guesses
             drafter.begin(context, NO_STATE)
             list(propose(drafter, policy, room, drafted))
         draft_seconds = clock.now - started
@@ -245,8 +267,9 @@ def ours(costs: Costs) -> Controller:
     """The real controller as it meets a new pair: calibrated for these costs, nothing known of acceptance."""
     sizes = (1, 2, 3, 4, 5, 8)
     draft = CostCurve({n: costs.model(n) for n in sizes})
+    lookup = Acceptance(priors.LOOKUP)
     arms = {
-        MODEL: Arm(Acceptance(priors.MODEL), draft),
-        LOOKUP: Arm(Acceptance(priors.LOOKUP)),
+        MODEL: Arm(Acceptance(priors.MODEL), draft, lookup),
+        LOOKUP: Arm(lookup),
     }
     return Controller(CostCurve({n: costs.target(n) for n in sizes}), arms)

@@ -11,14 +11,13 @@ Two questions are asked:
 - `ahead`: q is not known yet. By position in the round, and for the very next token by the confidence
   of the one before it: a draft that was sure tends to be sure again.
 
-Each is shifted, on the logit scale, by how the last few tokens differed from what its table said:
+The odds of each are multiplied by how the last few tokens differed from what its table said:
 that is how the estimate follows the text. Observations are probabilities where the accept rule knows
 them (min(1, p/q) of the drafted token, whose mean is Σ min(p, q)), outcomes otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,11 +57,11 @@ class Cell:
 
 
 class Level:
-    """How the last tokens fared against what a table said of them: a shift in logits."""
+    """How the last tokens fared against what a table said of them: a ratio of odds."""
 
     def __init__(self) -> None:
         self._hits = self._expected = self._weight = 0.0
-        self.shift = 0.0
+        self._ratio = 1.0
 
     def add(self, value: float, expected: float) -> None:
         kept = 1.0 - 1.0 / TEXT_MEMORY
@@ -71,11 +70,12 @@ class Level:
         self._weight = self._weight * kept + 1.0
         usual = self._expected / self._weight
         found = (self._hits + TEXT_PRIOR * usual) / (self._weight + TEXT_PRIOR)
-        self.shift = _logit(found) - _logit(usual)
+        self._ratio = _odds(found) / _odds(usual)
 
     def apply(self, probability: float) -> float:
         """What a table says, for the text as it is now."""
-        return 1.0 / (1.0 + math.exp(-_logit(probability) - self.shift))
+        odds = _odds(probability) * self._ratio
+        return odds / (1.0 + odds)
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,6 @@ def _bin(confidence: float) -> int:
     return bisect_right(EDGES, confidence)
 
 
-def _logit(probability: float) -> float:
-    p = min(max(probability, 0.002), 0.998)
-    return math.log(p / (1.0 - p))
+def _odds(probability: float) -> float:
+    p = 0.002 if probability < 0.002 else 0.998 if probability > 0.998 else probability
+    return p / (1.0 - p)

@@ -23,8 +23,10 @@ decoding takes. A depth whose round, were everything rejected, would lose more t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgespec.control.acceptance import Acceptance, Judged
 from edgespec.control.cost import LONGEST, CostCurve
@@ -47,6 +49,8 @@ RISK = 0.015
 HICCUP = 1.5
 """times what a round should have taken: beyond, the machine was busy otherwise, and the purse is not
 to blame"""
+GUESSES = 4
+"""tokens that a draft model reads ahead at most; more are hardly ever drafted"""
 STALE = 32
 """tokens after which a drafter that is not used is worth another look, if the ledger allows"""
 PLAIN = ""
@@ -62,10 +66,24 @@ class Arm:
     acceptance: Acceptance
     cost: CostCurve | None = None
     """of a draft model's passes; None: drafting is free"""
+    lookup: Acceptance | None = None
+    """of the lookup that guesses ahead for a draft model: it agrees with the draft model about as often as
+    with the target"""
+
+    def guesses(self) -> int:
+        """How many tokens of lookup each of its passes should read ahead: each must save more time, as a
+        pass that is then not needed, than it takes."""
+        if self.cost is None or self.lookup is None:
+            return 0
+        table, agreed = self.cost.table(GUESSES + 1), 1.0
+        for n in range(1, GUESSES + 1):
+            agreed *= self.lookup.level
+            if agreed * table[1] <= table[n + 1] - table[n]:
+                return n - 1
+        return GUESSES
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What a round with one drafter promises."""
 
     drafter: str
@@ -73,16 +91,13 @@ class Plan:
     tokens: float
     seconds: float
     """catching up included, as far as this round has to pay for it"""
-    catch_up: float = 0.0
-    """seconds to catch up, in full"""
 
     @property
     def speed(self) -> float:
         return self.tokens / self.seconds
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What was decided for a round and why: what `--explain-policy` prints."""
 
     drafter: str | None
@@ -91,8 +106,8 @@ class Decision:
     plain: float
     """tokens per second of plain decoding, as estimated"""
     plans: Sequence[Plan] = ()
-    levels: Mapping[str, float] = field(default_factory=dict)
-    """P(accepted) of each drafter's first token, as estimated"""
+    guesses: int = 0
+    """tokens of lookup that the draft model reads ahead"""
 
 
 def best_depth(
@@ -123,6 +138,7 @@ class Controller:
         self.target = target
         self.arms = dict(arms)
         self.ledger = Ledger() if ledger is None else ledger
+        self._drafter: Drafter | None = None
         self._probing = False
         self._verify: list[float] = []
         self._rate = 0.0
@@ -171,19 +187,21 @@ class Controller:
             chosen, why = None, f"probe: {look} looks back at the last tokens"
         self._probing = look is not None
         self._off = not wanted
+        arm = self.arms[chosen.drafter] if chosen else None
         self.decision = Decision(
             chosen.drafter if chosen else None,
             chosen.depth if chosen else 0,
             why,
             plain,
             plans,
-            {name: self.arms[name].acceptance.level for name in offers},
+            arm.guesses() if arm else 0,
         )
         wanted_name = chosen.drafter if chosen else look
         drafter = next((d for d in drafters if d.name == wanted_name), None)
-        arm = self.arms[chosen.drafter] if chosen else None
         self._room = self._affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
-        return Choice(drafter, look=chosen is None and drafter is not None)
+        self._drafter = drafter
+        look_back = chosen is None and drafter is not None
+        return Choice(drafter, look_back, guesses=self.decision.guesses)
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         decision, i = self.decision, len(drafted)
@@ -191,6 +209,8 @@ class Controller:
             return False
         if i == 0 or self.arms[decision.drafter].cost is None:  # or all was known when it was chosen
             return i < decision.depth
+        if self._drafter is not None and self._drafter.ready:
+            return i < self._room
         return self._goes_on(drafted, None)
 
     def keeps(self, drafted: Sequence[Node], confidence: float) -> bool:
@@ -225,23 +245,25 @@ class Controller:
         arm, verify = self.arms[name], self._verify
         if arm.cost is None:
             chain = [arm.acceptance.now(c) for c in offer.confidences[: self._affordable(room, 0.0, 0.0)]]
-            return _fastest(name, chain, 0.0, 0.0, 0.0, verify)
+            return _fastest(name, chain, 0.0, 0.0, verify)
         each = arm.cost.seconds(1, length)
         usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
         catch_up = arm.cost.seconds(max(offer.lag, 1), length) - each
         chain = arm.acceptance.ahead(self._affordable(room, each, usual))
-        plan = _fastest(name, chain, each, usual, catch_up, verify)
+        plan = _fastest(name, chain, each, usual, verify)
         if (beyond := catch_up - usual) <= 0.0:
             return plan
-        return _fastest(
-            name, chain, each, usual + beyond * min(1.0, plan.tokens / self._horizon()), catch_up, verify
-        )
+        paid = usual + beyond * min(1.0, plan.tokens / self._horizon())
+        return _fastest(name, chain, each, paid, verify)
 
     def _affordable(self, room: int, each: float, first: float) -> int:
         """The depth up to which a round of which nothing is accepted stays within the purse."""
         verify = self._verify
         limit = verify[1] + self._gained + RISK * verify[1] * (self._made + LEAST_HORIZON)
-        return next((j - 1 for j in range(1, room + 1) if first + j * each + verify[j + 1] > limit), room)
+        for j in range(1, room + 1):
+            if first + j * each + verify[j + 1] > limit:
+                return j - 1
+        return room
 
     def _horizon(self) -> float:
         ahead = max(LEAST_HORIZON, self._made)
@@ -252,8 +274,11 @@ class Controller:
             return "off: nothing to draft from"
         return (
             f"off: {best.drafter} promises {best.speed:.1f} tok/s "
-            f"({self.arms[best.drafter].acceptance.level:.0%} accepted), plain decoding {plain:.1f}"
+            f"({self._level(best.drafter):.0%} accepted), plain decoding {plain:.1f}"
         )
+
+    def _level(self, name: str) -> float:
+        return self.arms[name].acceptance.level
 
     # --- looking again at what is not used ---
 
@@ -348,26 +373,26 @@ class Controller:
     def explain(self) -> str:
         made = self.decision
         plans = [
-            f"{p.drafter} {p.speed:.1f} tok/s at depth {p.depth} ({made.levels[p.drafter]:.0%} accepted)"
+            f"{p.drafter} {p.speed:.1f} tok/s at depth {p.depth} ({self._level(p.drafter):.0%} accepted)"
             for p in made.plans
         ]
         what = f"{made.drafter}, depth {made.depth} and on" if made.drafter else "plain"
+        if made.guesses:
+            what += f", reading {made.guesses} tokens of lookup ahead"
         return f"{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
             plans or ["no drafter"]
         )
 
 
-def _fastest(
-    name: str, chain: Sequence[float], each: float, first: float, catch_up: float, verify: Sequence[float]
-) -> Plan:
+def _fastest(name: str, chain: Sequence[float], each: float, first: float, verify: Sequence[float]) -> Plan:
     """The depth ≥ 1 of the largest expected speed, at `each` second per drafted token and `first` more."""
-    reach, tokens, best = 1.0, 1.0, Plan(name, 1, 1.0, float("inf"))
-    fastest, seconds = 0.0, first
+    reach, tokens, seconds = 1.0, 1.0, first
+    fastest, best = 0.0, (1, 1.0, math.inf)
     for j, accept in enumerate(chain, 1):
         reach *= accept
         tokens += reach
         seconds += each
-        if tokens > fastest * (seconds + verify[j + 1]):
-            fastest = tokens / (seconds + verify[j + 1])
-            best = Plan(name, j, tokens, seconds + verify[j + 1], catch_up)
-    return best
+        total = seconds + verify[j + 1]
+        if tokens > fastest * total:
+            fastest, best = tokens / total, (j, tokens, total)
+    return Plan(name, *best)

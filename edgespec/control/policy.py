@@ -19,6 +19,8 @@ class Choice(NamedTuple):
     """it only looks how it would have fared lately"""
     rules: bool = True
     """tokens that the grammar forces are drafted first, at no cost"""
+    guesses: int = 0
+    """tokens of prompt lookup that a draft model may read ahead in each pass"""
 
 
 NOBODY = Choice(None, rules=False)

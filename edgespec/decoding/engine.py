@@ -275,6 +275,7 @@ class Decoding:
             if choice.look:
                 drafter.look(context, self._state)
                 return drafted
+            drafter.guesses = choice.guesses
             drafter.begin(context, self._state)
             for node in propose(drafter, self._policy, self._room() - len(forced), drafted):
                 if self._target.tokenizer.is_end(node.token):

@@ -83,6 +83,8 @@ class Drafter(Protocol):
     """passes of this round, as measured, with everything that belongs to them: the D(L) of the cost model"""
     hindsight: Sequence[Hindsight] = ()
     """what this round's first pass showed about tokens drafted by others"""
+    guesses: int = 0
+    """tokens of prompt lookup that a draft model may read ahead in each pass; set before `begin`"""
 
     def offer(self, context: Sequence[int]) -> Offer | None:
         """What it could do behind `context`; None if nothing. Computes no model."""
@@ -91,6 +93,11 @@ class Drafter(Protocol):
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         """A round starts: `context` holds every token so far, the last one not yet in any cache."""
         ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether `peek` computes nothing: the next q is known from an earlier pass."""
+        return False
 
     def look(self, context: Sequence[int], state: DraftState) -> None:
         """Instead of drafting in this round: read the last few tokens, without what it missed before them,

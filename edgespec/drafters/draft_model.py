@@ -12,6 +12,7 @@ from edgespec.backends.base import Backend, Logits, Segment, Step
 from edgespec.backends.prefix import align, common_prefix
 from edgespec.decoding.sampling import Distribution, Mask
 from edgespec.drafters.base import GLANCE, DraftState, Hindsight, Node, Offer
+from edgespec.drafters.ngram import NGram
 from edgespec.errors import ModelError, UsageError
 
 UNCLEAR = 4
@@ -26,9 +27,13 @@ class DraftModel:
     Its cache lags after rounds without it and after full acceptance (the last drafted token was never
     fed); the next pass feeds what is missing together with the newest token. Where it lagged by several
     tokens, that pass also tells what it would have thought of them (`hindsight`).
+
+    Lookup may speculate for it as it does for the target (Spector & Re 2023, "Accelerating LLM Inference
+    with Staged Speculative Decoding"): a pass also reads tokens that lookup guesses, and while those are
+    what is then sampled, the next q is `ready`. Guesses change how many passes it takes and nothing else.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, lookup: NGram | None = None) -> None:
         """Raises ModelError for a model whose state cannot be rolled back."""
         if not backend.capabilities.rollback:
             raise ModelError(
@@ -41,6 +46,12 @@ class DraftModel:
         self.hindsight: Sequence[Hindsight] = ()
         self.sequence = backend.open()
         """whoever else feeds it only makes it read again"""
+        self.guesses = 0
+        self._lookup = lookup
+        self._guessed: list[int] = []
+        """tokens read ahead"""
+        self._rows: list[NDArray[np.float32]] = []
+        """logits behind all that is drafted, then behind each of the guessed"""
         self._q: Distribution | None = None
         self._confidence = 0.0
 
@@ -50,16 +61,19 @@ class DraftModel:
         return Offer(lag=len(context) - min(common_prefix(self.sequence.tokens, context), len(context) - 1))
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
-        self._state = state
-        self._context = list(context)
-        self._q = None
-        self.steps, self.hindsight = (), ()
+        self._start(context, state)
+        if self._lookup is not None and self.guesses > 0:
+            self._lookup.read(context)
         if self._has_room():
             align(self.backend, self.sequence, self._context, USUAL_LAG, lambda *_: state.checkpoint())
 
-    def look(self, context: Sequence[int], state: DraftState) -> None:
-        self._state, self._context, self._q = state, list(context), None
+    def _start(self, context: Sequence[int], state: DraftState) -> None:
+        self._state, self._context, self._round = state, list(context), len(context)
+        self._guessed, self._rows, self._q = [], [], None
         self.steps, self.hindsight = (), ()
+
+    def look(self, context: Sequence[int], state: DraftState) -> None:
+        self._start(context, state)
         known = min(common_prefix(self.sequence.tokens, context), len(context) - 1)
         self.backend.rollback(self.sequence, known)
         start = max(known, len(context) - 1 - GLANCE)
@@ -88,6 +102,10 @@ class DraftModel:
     def _has_room(self) -> bool:
         return len(self._context) <= self.backend.n_ctx
 
+    @property
+    def ready(self) -> bool:
+        return self._q is not None or bool(self._rows)
+
     def peek(self) -> float | None:
         if self._q is None:
             if not self._has_room():  # the draft's own context is full: the target goes on alone
@@ -97,18 +115,36 @@ class DraftModel:
 
     def _next(self) -> Distribution | None:
         """q behind everything read and drafted so far; None if there is nothing to say."""
-        started, known = perf_counter(), len(self.sequence)
+        started, known, ready = perf_counter(), len(self.sequence), bool(self._rows)
+        if not ready:
+            self._read()
+        row = self._rows.pop(0)
+        allowed = self._state.allowed(self._context)
+        q = self._distribution(row, len(self._context), allowed)
+        if q is not None:
+            self._confidence = self._state.sampler.confidence(row, q, allowed)
+        if not ready:
+            self.steps = (*self.steps, Step(len(self.sequence) - known, known, perf_counter() - started))
+        return q
+
+    def _read(self) -> None:
+        """A pass over what is missing of the context, and over guesses at what follows."""
+        known = len(self.sequence)
         missing = self._context[known:]
         lagged = 2 < len(missing) <= self.backend.max_rows
-        rows = self.backend.forward([Segment(self.sequence, missing, rows=len(missing) if lagged else 1)])
+        wanted = len(missing) if lagged else 1
+        self._guessed = self._guess(self.backend.max_rows - wanted)
+        tokens = [*missing, *self._guessed]
+        rows = self.backend.forward([Segment(self.sequence, tokens, rows=wanted + len(self._guessed))])
         if lagged:
-            self._judge(rows[:-1], known + 1)
-        allowed = self._state.allowed(self._context)
-        q = self._distribution(rows[-1], len(self._context), allowed)
-        if q is not None:
-            self._confidence = self._state.sampler.confidence(rows[-1], q, allowed)
-        self.steps = (*self.steps, Step(len(missing), known, perf_counter() - started))
-        return q
+            self._judge(rows[: wanted - 1], known + 1)
+        self._rows = list(rows[wanted - 1 :])
+
+    def _guess(self, room: int) -> list[int]:
+        limit = min(self.guesses, room, self.backend.n_ctx - len(self._context))
+        if self._lookup is None or limit <= 0:
+            return []
+        return self._lookup.guess(self._context[self._round :], limit)
 
     def _distribution(
         self, row: NDArray[np.float32], place: int, allowed: Mask | None
@@ -124,6 +160,9 @@ class DraftModel:
             return None
         q, self._q = self._q, None
         token = self._state.rule.draw(q, len(self._context))
+        if self._guessed and self._guessed.pop(0) != token:
+            self._guessed, self._rows = [], []
+            self.backend.rollback(self.sequence, len(self._context))
         self._context.append(token)
         return Node(token, q, self._confidence, self.name)
 

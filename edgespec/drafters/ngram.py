@@ -28,6 +28,8 @@ class NGram:
     name = "ngram"
     steps: Sequence[Step] = ()
     hindsight: Sequence[Hindsight] = ()
+    guesses = 0
+    ready = True
 
     def __init__(self, longest: int = 4, shortest: int = 2) -> None:
         self._sizes = range(longest, shortest - 1, -1)
@@ -40,20 +42,25 @@ class NGram:
         self._match = 0
 
     def offer(self, context: Sequence[int]) -> Offer | None:
-        self._read(context)
+        self.read(context)
         if self._next is None:
             return None
         sure = CONFIDENCES[self._match : self._match + LONGEST_MATCH]
         return Offer(token=self._text[self._next], confidences=sure)
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
-        self._read(context)
+        self.read(context)
         self._source = self._text.copy()
+
+    def guess(self, behind: Sequence[int], limit: int) -> list[int]:
+        """Up to `limit` tokens that may follow the text last read and the tokens drafted `behind` it."""
+        place = self._find([*self._text[-self._sizes[0] :], *behind])
+        return [] if place is None else [*self._text[place : place + limit], *behind][:limit]
 
     def look(self, context: Sequence[int], state: DraftState) -> None:
         pass  # `offer` says all there is to know
 
-    def _read(self, context: Sequence[int]) -> None:
+    def read(self, context: Sequence[int]) -> None:
         """Index what is new of the text, and look up where it goes on."""
         if self._text != context[: len(self._text)]:
             self._forget()
@@ -63,12 +70,13 @@ class NGram:
                 if len(self._text) >= n:
                     self._behind[tuple(self._text[-n:])] = len(self._text)
             self._text.append(token)
-        self._next = self._lookup()
+        self._next = self._find(self._text)
         self._match = 0 if self._next is None else self._length_of_match(self._next)
 
-    def _lookup(self) -> int | None:
+    def _find(self, text: Sequence[int]) -> int | None:
+        """Where what followed the last tokens of `text` before stands."""
         for n in self._sizes:
-            if len(self._text) >= n and (place := self._behind.get(tuple(self._text[-n:]))) is not None:
+            if len(text) >= n and (place := self._behind.get(tuple(text[-n:]))) is not None:
                 return place
         return None
 

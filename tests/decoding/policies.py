@@ -22,10 +22,11 @@ class Controlled(Controller):
     a test gives the same result every time."""
 
     def __init__(self, drafters: Sequence[Drafter], costs: str = "flat") -> None:
+        lookup = Acceptance(priors.LOOKUP)
         arms = {
-            d.name: Arm(Acceptance(priors.LOOKUP))
+            d.name: Arm(lookup)
             if d.name == "ngram"
-            else Arm(Acceptance(priors.MODEL), CostCurve({1: 0.15}))
+            else Arm(Acceptance(priors.MODEL), CostCurve({1: 0.15}), lookup)
             for d in drafters
         }
         super().__init__(CostCurve(COSTS[costs]), arms)
@@ -51,7 +52,8 @@ class Erratic(FixedDepth):
         rules = forced > 0 and bool(self._rng.random() < 0.8)
         if which < 0:
             return Choice(None, rules=rules)
-        return Choice(drafters[which], look=bool(self._rng.random() < 0.1), rules=rules)
+        look = bool(self._rng.random() < 0.1)
+        return Choice(drafters[which], look, rules, guesses=int(self._rng.integers(0, 6)))
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         odd = bool(drafted) and drafted[-1].token % 5 == 0  # values of drafted tokens may be looked at

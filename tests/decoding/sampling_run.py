@@ -53,7 +53,7 @@ class Case:
     depth: int = 2
     max_tokens: int = 4
     drafter: str = "draft"
-    """"draft", "ngram", "hopeless", or several of them with a plus between; empty: nobody"""
+    """"draft", "ngram", "hopeless", "draft<ngram", or several of them with a plus between; empty: nobody"""
     policy: type[FixedDepth] | type[Controlled] | type[Erratic] = FixedDepth
     seeded: bool = False
     runtime: str = "llama.cpp"
@@ -88,7 +88,11 @@ def backend(folder: Path, name: str, runtime: str) -> Backend:
 
 @cache
 def drafter(folder: Path, name: str, runtime: str) -> Drafter:
-    return NGram(longest=3, shortest=1) if name == "ngram" else DraftModel(backend(folder, name, runtime))
+    lookup = NGram(longest=3, shortest=1)
+    if name == "ngram":
+        return lookup
+    name, _, ahead = name.partition("<")  # a draft model for which lookup guesses ahead
+    return DraftModel(load(model_path(folder, name, runtime)), lookup if ahead else None)
 
 
 def sample(

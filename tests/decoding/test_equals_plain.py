@@ -34,7 +34,7 @@ NEAR_TIE = 1e-4
 N_CTX = 64
 EXAMPLES = 300
 
-DRAFTERS = ("draft", "ngram", "hopeless", "short context", "itself", "several")
+DRAFTERS = ("draft", "ngram", "hopeless", "short context", "itself", "guessing", "several")
 
 
 @dataclass
@@ -66,12 +66,13 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
         "hopeless": DraftModel(model("hopeless")),
         "short context": DraftModel(model("draft", N_CTX // 4)),
         "itself": DraftModel(model("target")),
+        "guessing": DraftModel(model("draft"), NGram(longest=3, shortest=1)),
     }
     found = Engines(
         {name: Engine(target, [drafter], FixedDepth(4)) for name, drafter in drafters.items()}
         | {
             "several": Engine(
-                target, [drafters["draft"], drafters["ngram"], drafters["hopeless"]], FixedDepth(4)
+                target, [drafters["guessing"], drafters["ngram"], drafters["hopeless"]], FixedDepth(4)
             )
         },
         Engine(target, (), FixedDepth(0)),

@@ -72,11 +72,19 @@ CASES = {
         policy=Controlled,
         prompt=REPEATING,
     ),
+    "the controller, with a draft model that reads ahead what lookup guesses": Case(
+        {"temperature": 1.1, "logit_bias": {A: 1.0, E: 1.0, S: 1.0, T: 1.0}},
+        drafter="draft<ngram",
+        policy=Controlled,
+        prompt=REPEATING,
+    ),
     "the controller, filtered, with a draft that is no good beside one that is": Case(
         {"temperature": 1.0, "top_k": 8}, drafter="hopeless+draft", policy=Controlled
     ),
     "stopping before sampling where q is not sure": Case(PLAIN, depth=3, policy=WhileQIsSure),
-    "whatever a policy may do": Case(PLAIN, drafter="draft+ngram+hopeless", policy=Erratic, prompt=REPEATING),
+    "whatever a policy may do": Case(
+        PLAIN, drafter="draft<ngram+ngram+hopeless", policy=Erratic, prompt=REPEATING
+    ),
     "seeded, over seeds": Case({"temperature": 1.1, "top_p": 0.9}, seeded=True),
 }
 

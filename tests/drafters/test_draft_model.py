@@ -16,12 +16,13 @@ from edgespec.decoding.verify import Rejection
 from edgespec.drafters.base import DraftState
 from edgespec.drafters.compatibility import check_vocabularies
 from edgespec.drafters.draft_model import USUAL_LAG, DraftModel
+from edgespec.drafters.ngram import NGram
 from edgespec.errors import IncompatiblePair
 
 
 @pytest.fixture
 def drafter(model_files: Path) -> Iterator[DraftModel]:
-    model = DraftModel(load(model_files / "draft.gguf", n_ctx=128))
+    model = DraftModel(load(model_files / "draft.gguf", n_ctx=128), NGram(longest=3, shortest=1))
     yield model
     model.close()
 
@@ -41,8 +42,10 @@ def assert_exact(drafter: DraftModel, context: Sequence[int], q_ids: np.ndarray,
     np.testing.assert_allclose(q, expected[q_ids], atol=1e-4)
 
 
-def test_every_q_is_that_of_a_fresh_cache_whatever_happened_before(drafter: DraftModel) -> None:
+@pytest.mark.parametrize("guesses", [0, 1, 4])
+def test_every_q_is_that_of_a_fresh_cache_whatever_happened_before(drafter: DraftModel, guesses: int) -> None:
     """Rounds as they come: nothing drafted, some accepted and one corrected, all and a bonus token."""
+    drafter.guesses = guesses
     rng = np.random.default_rng(1)
     context = text(5, 1)
     for _ in range(60):
@@ -56,8 +59,9 @@ def test_every_q_is_that_of_a_fresh_cache_whatever_happened_before(drafter: Draf
             assert node.q is not None
             assert_exact(drafter, [*context, *drafted], node.q.ids, node.q.probs)
             drafted.append(node.token)
-            fed = drafter.sequence.tokens
-            assert fed == [*context, *drafted][: len(fed)]
+            fed, known = drafter.sequence.tokens, [*context, *drafted]
+            assert fed[: len(known)] == known[: len(fed)]
+            assert len(fed) <= len(known) + guesses
         accepted = int(rng.integers(0, len(drafted) + 1))
         context = [*context, *drafted[:accepted], int(rng.integers(0, len(VOCABULARY)))]
 
@@ -91,6 +95,25 @@ def test_catching_up_can_be_cancelled_and_resumed(drafter: DraftModel) -> None:
     assert node is not None
     assert node.q is not None
     assert_exact(drafter, context, node.q.ids, node.q.probs)
+
+
+def test_guessing_ahead_saves_passes_and_changes_no_token(drafter: DraftModel) -> None:
+    """What it drafted once stands in the text: lookup guesses it when the text comes to the same place."""
+    rng = np.random.default_rng(8)
+    start = text(6, 8)
+
+    def draft(context: Sequence[int], guesses: int) -> tuple[list[int], int]:
+        drafter.guesses = guesses
+        drafter.begin(context, state(rng, temperature=0.0))
+        nodes = [drafter.extend() for _ in range(9)]
+        return [node.token for node in nodes if node], len(drafter.steps)
+
+    first, passes = draft(start, 0)
+    assert passes == 9
+    again = [*start, *first, *start]
+    tokens, passes = draft(again, 0)
+    assert passes == 9
+    assert draft(again, 4) == (tokens, 2)  # five q's with each pass
 
 
 def test_it_drafts_to_the_end_of_its_context_and_no_further(drafter: DraftModel) -> None:
