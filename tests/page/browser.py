@@ -72,6 +72,17 @@ class ChatPage:
     def ready(self) -> None:
         self.until(lambda: self.script("return document.body.dataset.ready"))
 
+    def open_drawer(self) -> None:
+        """The list of conversations, and what stands with it; on a desktop it is there anyway."""
+        if self.by_id("open-sidebar").is_displayed():
+            self.settle()
+            self.by_id("open-sidebar").click()
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for what is still moving."""
+        self.until(lambda: not self.script("return document.getAnimations().length"))
+
     def script(self, source: str, *arguments: Any) -> Any:
         return self.chrome.execute_script(source, *arguments)
 

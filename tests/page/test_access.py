@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 AXE = (Path(__file__).parent / "axe.min.js").read_text("utf-8")
 
 
-def open_settings(page: ChatPage, size: str) -> None:
-    if size == "phone":
-        page.by_id("open-sidebar").click()
-        page.until(lambda: page.by_id("open-settings").is_displayed())
-    page.by_id("open-settings").click()
-
-
 def violations(page: ChatPage) -> list[tuple[str, Any]]:
     """What axe finds wrong, and where."""
     page.script(AXE)
@@ -74,7 +67,8 @@ def test_assistive_technology_finds_nothing_wrong(chrome: Chrome, scripted: Serv
     page.by_id("colours").click()
     page.button("Edit message").click()
     assert violations(page) == []
-    open_settings(page, size)
+    page.open_drawer()
+    page.by_id("open-settings").click()
     assert violations(page) == []
 
 
@@ -84,7 +78,7 @@ def test_all_controls_can_be_touched(chrome: Chrome, scripted: Server) -> None:
     for opener in (None, "open-sidebar", "open-settings"):
         if opener:
             page.by_id(opener).click()
-            page.until(lambda: page.script("return document.getAnimations().length") == 0)
+            page.settle()
         small = page.script(
             "const all = 'button, input:not([type=radio]), textarea, nav a, summary';"
             "return [...document.querySelectorAll(all)]"
@@ -104,7 +98,7 @@ def test_the_colours_follow_the_system_unless_they_are_chosen(chrome: Chrome, sc
 
     page = ChatPage.of(chrome, scripted.url, scheme="dark")
     dark = background()
-    open_settings(page, "desktop")
+    page.by_id("open-settings").click()
     page.script("arguments[0].click()", page.chrome.find_element("css selector", "input[value=light]"))
     light = background()
     assert light != dark

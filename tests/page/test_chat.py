@@ -118,24 +118,19 @@ def test_editing_a_message_branches_off_there(page: ChatPage, library: edgespec.
     assert page.texts[0] == "my aim"
 
 
-def test_conversations_are_begun_renamed_deleted_and_brought_back(page: ChatPage, size: str) -> None:
-    def drawer() -> None:
-        if size == "phone":
-            page.by_id("open-sidebar").click()
-            page.until(lambda: page.by_id("close-sidebar").is_displayed())
-
+def test_conversations_are_begun_renamed_deleted_and_brought_back(page: ChatPage) -> None:
     greedy(page, 5)
     page.ask("stay")
-    drawer()
+    page.open_drawer()
     page.by_id("new").click()
     assert page.texts == [] and page.by_id("empty").is_displayed()
     page.ask("yes")
-    drawer()
+    page.open_drawer()
     links = [link.text for link in page.chrome.find_elements("css selector", "#conversations a")]
     assert links == ["yes", "stay"]  # the newest first
     page.chrome.find_elements("css selector", "#conversations a")[1].click()
     page.until(lambda: page.texts and page.texts[0] == "stay")
-    drawer()
+    page.open_drawer()
     page.script("arguments[0].click()", page.button("Rename “stay”"))  # it shows when the mouse is over it
     page.press("my name", ENTER)  # the old title is selected
     assert page.by_id("title").get_attribute("textContent") == "my name"
@@ -216,9 +211,7 @@ def test_the_server_is_sent_what_the_settings_say(
         page.by_id(f"s-{name}").clear()
         page.by_id(f"s-{name}").send_keys(text)
 
-    if size == "phone":
-        page.by_id("open-sidebar").click()
-        page.until(lambda: page.by_id("open-settings").is_displayed())
+    page.open_drawer()
     page.by_id("open-settings").click()
     field("system", "st is my name")
     field("temperature", "0.5")

@@ -75,6 +75,8 @@ export class Answer {
     this.meta = el("span", { class: "meta" });
     this.regenerate = iconButton("refresh", "Regenerate answer", actions.regenerate);
     this.actions = actions;
+    const copy = copyButton("Copy answer", () => message.content);
+    this.foot = el("div", { class: "foot" }, copy, this.regenerate, this.meta);
     this.element = el(
       "li",
       { class: "message assistant" },
@@ -82,7 +84,7 @@ export class Answer {
       this.reasoning,
       el("div", { class: "body", dir: "auto" }, this.waiting, this.rich, this.raw),
       this.error,
-      el("div", { class: "foot" }, copyButton("Copy answer", () => message.content), this.regenerate, this.meta),
+      this.foot,
     );
   }
 
@@ -101,6 +103,7 @@ export class Answer {
     this.raw.hidden = !coloured;
     if (coloured) this.showTokens();
     else this.markdown.show(message.content);
+    this.foot.hidden = Boolean(message.error) && isEmpty(message);
     this.regenerate.hidden = !last || running;
     this.showError(running ? null : message.error);
     this.meta.textContent = running ? "" : summary(message);
