@@ -38,7 +38,12 @@ class Grammars:
         if self._vocabulary is None:
             vocabulary = _Vocabulary(self._tokenizer)
             self._vocabulary = package.LLTokenizer(vocabulary, eos_token=vocabulary.ends)
-        matcher = package.LLMatcher(self._vocabulary, constraint.source, log_level=0)
+        matcher = package.LLMatcher(
+            self._vocabulary,
+            constraint.source,
+            log_level=0,
+            limits=package.LLParserLimits(verbose_errors=False),
+        )
         if matcher.is_error():
             raise UsageError(
                 f"{constraint.kind} is not usable with this model: {matcher.get_error().strip()}"
@@ -128,6 +133,8 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
+            if self._matcher.get_error().startswith("NoExtensionBias"):
+                raise UsageError("what the grammar wants next cannot be spelled with this model's tokens")
             raise BackendError(
                 f"the grammar is too complex to be followed here: {self._matcher.get_error()}; simplify it"
             )

@@ -54,7 +54,7 @@ def as_api_error(error: Exception, fields: Set[str]) -> ApiError:
         prompt = "messages" if "messages" in fields else "prompt"
         return ApiError(400, message, code="context_length_exceeded", param=prompt)
     if isinstance(error, UsageError):
-        name = message.partition(" ")[0]
+        name = message.partition(" ")[0].replace("json_schema", "response_format")
         return ApiError(400, message, param=name if name in fields else None)
     if isinstance(error, EdgespecError):
         return ApiError(500, message, code="model_failed")

@@ -23,6 +23,8 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, from_js
 from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import Self
 
+from edgespec.errors import BackendError, UsageError
+from edgespec.grammar.constraint import json_schema
 from edgespec.runtime import GenerateOptions, Prompt
 from edgespec.server.errors import ApiError
 from edgespec.terminal.visible import shorten
@@ -192,6 +194,46 @@ class ChatMessage(_Strict):
         return message
 
 
+class JsonSchema(_Strict):
+    """A named JSON schema, which is enforced whether it is strict or not."""
+
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    schema_: dict[str, JsonValue] | None = Field(
+        None, alias="schema", description="Keywords that cannot be enforced are refused."
+    )
+    strict: Ignored = None
+    description: Ignored = None
+
+
+class ResponseFormat(_Strict):
+    """What an answer must be: text, a JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = Field(None, description="For the type of that name only.")
+
+    @model_validator(mode="after")
+    def _enforceable(self) -> Self:
+        place = "response_format.json_schema"
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise _wrong(place, 'it goes with the type "json_schema", and that with it')
+        try:
+            if self.wanted is not None:
+                json_schema(self.wanted)
+        except UsageError as error:
+            raise _wrong(f"{place}.schema", str(error).removeprefix("json_schema ")) from error
+        except BackendError as error:
+            raise PydanticCustomError("unsupported", str(error), {"field": "response_format"}) from error
+        return self
+
+    @property
+    def wanted(self) -> dict[str, Any] | None:
+        """The schema to enforce, if any."""
+        if self.type == "text":
+            return None
+        given = None if self.json_schema is None else self.json_schema.schema_
+        return {"type": "object"} if given is None else dict(given)
+
+
 class ChatRequest(Completing):
     """The body of /v1/chat/completions."""
 
@@ -201,9 +243,9 @@ class ChatRequest(Completing):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="Report this many alternatives to each token; needs `logprobs`."
     )
-    response_format: Annotated[
-        JsonValue, _Unless("only plain text can be asked for yet; leave it out", {"type": "text"})
-    ] = None
+    response_format: ResponseFormat | None = Field(
+        None, description="The form of the answer. The model is not told: ask it for JSON as well."
+    )
     tools: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
     tool_choice: Annotated[JsonValue, _Unless(_NO_TOOLS, "none", "auto")] = None
     functions: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
@@ -239,6 +281,8 @@ class ChatRequest(Completing):
             options["max_tokens"] = self.max_completion_tokens
         if self.logprobs:
             options["logprobs"] = self.top_logprobs or 0
+        if self.response_format is not None:
+            options["json_schema"] = self.response_format.wanted
         return options
 
 

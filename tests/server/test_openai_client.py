@@ -110,8 +110,8 @@ def test_errors_arrive_as_the_clients_own(client: Any, smollm2: Server) -> None:
         client.chat.completions.create(**QUESTION | {"temperature": -1})
     assert wrong.value.param == "temperature"
     with pytest.raises(openai.BadRequestError) as unsupported:
-        client.chat.completions.create(**QUESTION, response_format={"type": "json_object"})
-    assert (unsupported.value.param, unsupported.value.code) == ("response_format", "unsupported")
+        client.chat.completions.create(**QUESTION, store=True)
+    assert (unsupported.value.param, unsupported.value.code) == ("store", "unsupported")
     with pytest.raises(openai.BadRequestError) as long:
         client.chat.completions.create(**QUESTION | {"messages": turns("word " * 10_000)})
     assert long.value.code == "context_length_exceeded"

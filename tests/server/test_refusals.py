@@ -62,7 +62,9 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
         ("messages", [{"role": "robot", "content": "stay"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
         ("messages", [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a b"}}),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("reasoning_effort", "low"),
@@ -112,6 +114,29 @@ def test_a_wrong_field_of_a_text_completion_is_named(tiny: Server, field: str, v
 def test_of_many_wrong_values_one_is_named(tiny: Server, body: dict[str, Any]) -> None:
     error = refusal(tiny.post(CHAT, body), 400)
     assert len(error["message"]) < 500
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "objekt"}, "at #: Invalid type"),
+        ({"properties": {"a": {"items": {"uniqueItems": True}}}}, "at #/properties/a/items: Unimplemented"),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "at #/anyOf/1: Pointer"),
+        ({"type": "string", "pattern": "a(?=b)"}, "look-ahead"),
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
+    tiny: Server, schema: dict[str, Any], place: str
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema, "strict": False}}
+    error = refusal(tiny.post(CHAT, {"messages": turns("stay"), "response_format": form}), 400)
+    assert error["param"] == "response_format.json_schema.schema"
+    assert place in error["message"]
+
+
+def test_a_form_that_the_models_tokens_cannot_spell_is_refused(tiny: Server) -> None:
+    asked = {"messages": turns("stay"), "response_format": {"type": "json_object"}}
+    assert "cannot be spelled" in refusal(tiny.post(CHAT, asked), 400)["message"]
 
 
 def test_a_missing_field_is_named(tiny: Server) -> None:
