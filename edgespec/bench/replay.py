@@ -15,7 +15,7 @@ from edgespec.backends.base import Step
 from edgespec.bench.traces import Guess, Trace
 from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance
-from edgespec.control.controller import Arm, Controller
+from edgespec.control.controller import GUESSES, Arm, Controller
 from edgespec.control.cost import CostCurve
 from edgespec.control.policy import NOBODY, Policy, propose
 from edgespec.decoding.rounds import Round
@@ -253,12 +253,14 @@ def clairvoyant(trace: Trace, costs: Costs) -> Played:
         best = costs.target(1) + seconds[at + 1]
         for k in range(1, runs[at - 1] + 1):
             best = min(best, costs.target(k + 1) + seconds[at + k + 1])
-        spent = 0.0
+        spent, read, ahead = 0.0, 0, min(GUESSES, runs[at - 1])
         for k, guess in enumerate(trace.drafts(at), 1):
             if guess.token != trace.text[at + k - 1] or at + k >= n:
                 break
-            spent += costs.model(1)
-            best = min(best, spent + costs.target(k + 1) + seconds[at + k + 1])
+            if read > ahead:  # another pass, which reads ahead as far as lookup guesses right
+                spent, read, ahead = spent + costs.model(read), 0, min(GUESSES, runs[at + k - 2])
+            read += 1
+            best = min(best, spent + costs.model(read) + costs.target(k + 1) + seconds[at + k + 1])
         seconds[at] = best
     return Played(n - 1, seconds[1])
 

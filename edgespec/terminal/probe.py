@@ -100,10 +100,14 @@ def _show(found: Probe) -> None:
             "" if m.gain == 1.0 and not m.measured else f"{m.gain:.2f} ×" + ("" if m.measured else " (*)"),
         )
     console.print(models)
-    console.print(
-        f"limit: bandwidth ÷ bytes. gain: at {ASSUMED:.0%} acceptance and the best fixed depth, from costs "
-        "measured with llama.cpp; (*) as if verifying cost no more than a token: run the model once."
-    )
+    legend = "limit: bandwidth ÷ bytes."
+    if any(m.measured or m.gain != 1.0 for m in found.models):
+        legend += (
+            f" gain: at {ASSUMED:.0%} acceptance and the best fixed depth, from costs measured with llama.cpp"
+        )
+        guessed = any(m.gain != 1.0 and not m.measured for m in found.models)
+        legend += "; (*) as if verifying cost no more than a token: run the model once." if guessed else "."
+    console.print(legend)
 
 
 def _heat(celsius: float | None, throttled: int | None, clock: float | None) -> str:

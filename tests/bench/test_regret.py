@@ -68,10 +68,31 @@ def test_new_to_the_pair_it_is_hardly_worse(curve: str) -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_foresight_is_worth_no_more_than_is_known(curve: str) -> None:
-    """Share of the clairvoyant optimum: it knows where drafts fail, which costs a round each."""
-    best = [clairvoyant(trace, CURVES[curve]).speed * CURVES[curve].target(1) for trace in TRACES]
-    assert geometric_mean(controlled(curve)) >= 0.65 * geometric_mean(best)
+def test_what_is_missing_to_the_clairvoyant_optimum_is_foresight_and_hardly_learning(curve: str) -> None:
+    """It knows where drafts fail, which costs a round each. A controller that has decoded the same texts
+    before has learned what its tables can hold of them, and still does not know where."""
+    costs = CURVES[curve]
+    best = geometric_mean(clairvoyant(trace, costs).speed * costs.target(1) for trace in TRACES)
+    experienced = ours(costs)
+    once, again = (geometric_mean(session(experienced, curve)) / best for _ in range(2))
+    print(f"{curve}: {once:.1%} of the clairvoyant optimum, {again:.1%} of it the second time")
+    assert once >= 0.70
+    assert again - once <= 0.04
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_guesses_of_lookup_make_the_draft_model_no_slower(curve: str) -> None:
+    costs = CURVES[curve]
+
+    def fresh(guesses: bool) -> float:
+        policies = [ours(costs) for _ in TRACES]
+        for policy in policies:
+            policy.arms[MODEL].lookup = policy.arms[MODEL].lookup if guesses else None
+        played = [play(t, policy, costs) for t, policy in zip(TRACES, policies, strict=True)]
+        return geometric_mean(p.speed for p in played)
+
+    print(f"{curve}: {fresh(True) / fresh(False):.3f} times as fast with guesses")
+    assert fresh(True) >= fresh(False)
 
 
 def test_all_policies_are_judged_by_the_best_fixed_depth_in_hindsight() -> None:

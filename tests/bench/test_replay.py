@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
-from edgespec.bench.replay import CURVES, Costs, clairvoyant, ours, play
+from edgespec.bench.replay import CURVES, MODEL, Costs, clairvoyant, ours, play
 from edgespec.bench.traces import Trace, load, save
+from edgespec.control import priors
 from edgespec.control.controller import Controller
 from edgespec.control.policy import FixedDepth, Policy
 
@@ -148,3 +149,23 @@ def test_a_hopeless_draft_costs_less_than_a_hundredth_over_a_session(costs: Cost
     speed = sum(p.tokens for p in played) / sum(p.seconds for p in played)
     assert speed * costs.target(1) >= 0.99
     assert min(p.speed for p in played) * costs.target(1) >= 0.97
+
+
+@pytest.mark.parametrize("telling", [0.0, 0.5])
+@pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES.keys())
+def test_a_hopeless_draft_is_off_behind_three_rounds_and_never_on_in_the_next_run(
+    costs: Costs, telling: float
+) -> None:
+    """A new pair whose draft is never right; then again with what the first run kept."""
+    plain, first = costs.target(1), ours(costs)
+    played = play(trace(300, lambda t: 0.0, telling=telling), first, costs, keep=True)
+    assert not any(r.drafted for r in played.rounds[3:])
+    assert played.seconds <= (played.tokens + 3) * plain
+
+    kept, again = priors.keep(first), ours(costs)
+    again.arms[MODEL].acceptance = priors.recall(kept, MODEL, priors.MODEL)
+    again.ledger = priors.recall_ledger(kept)
+    seconds = played.seconds
+    played = play(trace(300, lambda t: 0.0, seed=1, telling=telling), again, costs, keep=True)
+    assert not any(r.drafted for r in played.rounds)
+    assert seconds + played.seconds <= 1.01 * (2 * played.tokens) * plain
