@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, meta
 from jinja2.exceptions import SecurityError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -22,18 +22,24 @@ from edgespec.backends.base import Backend, Tokenizer
 from edgespec.errors import ModelError, UsageError
 
 Message = Mapping[str, Any]
-"""{"role": "system" | "user" | "assistant", "content": text}"""
+"""{"role": "system" | "user" | "assistant" | "tool", "content": text}, and whatever else a template knows"""
 
 # Characters that Unicode guarantees never to assign: one that no message uses marks where a
 # message's own marker was, through whatever the template does to the text.
 _NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)]
 
 
-def chat_prompt(backend: Backend, messages: Sequence[Message], template: str | None = None) -> list[int]:
+def chat_prompt(
+    backend: Backend,
+    messages: Sequence[Message],
+    template: str | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> list[int]:
     """Token ids of a conversation, ending where the assistant's answer begins.
 
-    `template`: Jinja source to use instead of the model's. Raises UsageError for messages that are
-    malformed or that the template refuses, ModelError when there is no usable template.
+    `template`: Jinja source to use instead of the model's. `tools`: functions that the model may ask for, as
+    OpenAI's API describes them. Raises UsageError for messages that are malformed or that the template
+    refuses, ModelError when there is no usable template.
     """
     source = backend.chat_template if template is None else template
     if source is None:
@@ -43,8 +49,9 @@ def chat_prompt(backend: Backend, messages: Sequence[Message], template: str | N
         )
     _check(messages)
     tokenizer = backend.tokenizer
-    sentinel = _unused_character(messages)
-    text = _render(source, _defuse(messages, tokenizer.markers(), sentinel), tokenizer)
+    sentinel = _unused_character([*messages, *tools])
+    markers = tokenizer.markers()
+    text = _render(source, _defuse(messages, markers, sentinel), _defuse(tools, markers, sentinel), tokenizer)
     return _encode(text, sentinel, tokenizer)
 
 
@@ -110,11 +117,12 @@ def _encode(text: str, sentinel: str, tokenizer: Tokenizer) -> list[int]:
     return tokens
 
 
-def _render(source: str, messages: Sequence[Message], tokenizer: Tokenizer) -> str:
+def _render(source: str, messages: Sequence[Message], tools: Sequence[Message], tokenizer: Tokenizer) -> str:
     template = _compile(source)
     try:
         return template.render(
             messages=messages,
+            **({"tools": tools} if tools else {}),
             bos_token=tokenizer.bos_text,
             eos_token=tokenizer.eos_text,
             add_generation_prompt=True,
@@ -144,11 +152,23 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+def reads(source: str, variable: str) -> bool:
+    """Whether a template makes use of a variable that it is given."""
+    try:
+        return variable in meta.find_undeclared_variables(_environment().parse(source))
+    except TemplateError:
+        return False
+
+
+def _environment() -> _Sandbox:
+    return _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+
+
 @lru_cache(maxsize=8)
 def _compile(source: str) -> Template:
     """As Hugging Face's templates expect it (transformers, apply_chat_template): sandboxed, trimmed
     blocks, break and continue, and these helpers."""
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = _environment()
 
     def raise_exception(message: str) -> NoReturn:
         raise _RefusedError(message)
