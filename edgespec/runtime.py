@@ -323,12 +323,16 @@ class Runtime:
         """A conversation that remembers its turns."""
         return ChatSession(self, system)
 
-    def tokenize(self, prompt: Prompt) -> list[int]:
-        """The token ids a prompt stands for."""
-        with self._tokenizing:
-            return self._tokenize(prompt)
+    def tokenize(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """The token ids a prompt stands for.
 
-    def _tokenize(self, prompt: Prompt) -> list[int]:
+        tools: functions that the chat template tells the model of, as OpenAI's API describes them; for
+        messages.
+        """
+        with self._tokenizing:
+            return self._tokenize(prompt, tools)
+
+    def _tokenize(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> list[int]:
         if isinstance(prompt, str):
             self._refuse_endless(prompt)
             return self.target.tokenizer.encode(prompt)
@@ -338,8 +342,8 @@ class Runtime:
             )
         if all(isinstance(part, Mapping) for part in prompt):
             messages = cast("Sequence[Message]", prompt)
-            self._refuse_endless(*(str(message.get("content")) for message in messages))
-            return chat_prompt(self.target, messages, self._chat_template)
+            self._refuse_endless(*(str(message.get("content")) for message in messages), *map(str, tools))
+            return chat_prompt(self.target, messages, self._chat_template, tools)
         width = self.target.tokenizer.n_vocab
         for token in prompt:
             if not isinstance(token, int | np.integer) or not 0 <= token < width:
@@ -360,9 +364,14 @@ class Runtime:
                 )
 
     @property
+    def chat_template(self) -> str | None:
+        """The one that messages are written with."""
+        return self.target.chat_template if self._chat_template is None else self._chat_template
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether messages can be answered."""
-        return self._chat_template is not None or self.target.chat_template is not None
+        return self.chat_template is not None
 
     def close(self) -> None:
         """End a running generation and free everything. Safe to call twice and from any thread."""

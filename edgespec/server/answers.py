@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, Protocol
 
+from edgespec.chat.tools import CallReader, Read
 from edgespec.decoding.rounds import Stats
 from edgespec.server.errors import ApiError
 from edgespec.server.fields import Extras
-from edgespec.server.turns import Ended, Likely, Piece, Started, Ticket
+from edgespec.server.turns import Ended, Event, Likely, Piece, Started, Ticket
 
 _REASONS = {"stop": "stop", "length": "length", "context": "length"}
 _LEAST = -9999.0
@@ -21,21 +22,47 @@ _RUNNING = ("tokens", "decode_tokens", "decode_seconds", "rounds", "drafted", "a
 
 
 @dataclass
+class Called:
+    """A call, or a piece of one."""
+
+    number: int
+    name: str | None
+    """None in pieces but the first"""
+    arguments: str
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+
+@dataclass
 class Choice:
-    """One answer, gathered."""
+    """One answer, or a piece of it."""
 
     index: int
     content: str = ""
     reasoning: str = ""
+    calls: list[Called] = field(default_factory=list)
     likely: list[Piece] = field(default_factory=list)
     """pieces with log-probabilities"""
     finish_reason: str | None = None
 
-    def add(self, piece: Piece) -> None:
-        self.content += piece.said.content
+    def add(self, piece: Piece, read: Read) -> None:
+        """read: what the piece's content came to."""
         self.reasoning += piece.said.reasoning
         if piece.likely is not None:
             self.likely.append(piece)
+        self.take(read)
+
+    def take(self, read: Read) -> None:
+        self.content += read.content
+        for part in read.calls:
+            if self.calls and part.name is None:
+                self.calls[-1].arguments += part.arguments
+            else:
+                self.calls.append(Called(*part))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to say."""
+        return not (self.content or self.reasoning or self.calls or self.likely)
 
 
 class Form(Protocol):
@@ -45,6 +72,10 @@ class Form(Protocol):
     """of the whole object"""
     chunk_name: str
     id_prefix: str
+
+    def reader(self) -> CallReader | None:
+        """What finds tool calls in an answer; None where there are none."""
+        ...
 
     def whole(self, choice: Choice) -> dict[str, Any]:
         """A complete answer."""
@@ -66,10 +97,23 @@ class ChatForm:
     chunk_name = "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
+    def __init__(self, tools: Sequence[str], parallel_calls: bool) -> None:
+        """tools: names of the functions that may be called. parallel_calls: several in one answer."""
+        self._tools = tools
+        self._limit = None if parallel_calls else 1
+
+    def reader(self) -> CallReader | None:
+        return CallReader(self._tools, self._limit) if self._tools else None
+
     def whole(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
         if choice.reasoning:
             message["reasoning_content"] = choice.reasoning.rstrip("\n")
+        if choice.calls:
+            message["content"] = choice.content or None
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": _function(call)} for call in choice.calls
+            ]
         return {
             "index": choice.index,
             "message": message,
@@ -81,9 +125,11 @@ class ChatForm:
         return _delta(index, {"role": "assistant", "content": ""})
 
     def part(self, piece: Choice, before: int) -> dict[str, Any]:
-        delta = {"content": piece.content} if piece.content else {}
+        delta: dict[str, Any] = {"content": piece.content} if piece.content else {}
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
+        if piece.calls:
+            delta["tool_calls"] = list(map(_call_delta, piece.calls))
         return _delta(piece.index, delta) | {
             "logprobs": _chat_logprobs(piece.likely),
             "finish_reason": piece.finish_reason,
@@ -95,6 +141,9 @@ class TextForm:
 
     name = chunk_name = "text_completion"
     id_prefix = "cmpl"
+
+    def reader(self) -> CallReader | None:
+        return None
 
     def whole(self, choice: Choice) -> dict[str, Any]:
         return self.part(choice, 0)
@@ -125,20 +174,16 @@ class Answers:
             "model": model,
         }
         self._prompt_tokens = self._cached_tokens = self._tokens = 0
+        self._readers: dict[int, CallReader | None] = {}
 
     async def whole(self) -> dict[str, Any]:
         """Everything, once it is complete. Raises ApiError."""
-        choices: list[Choice] = []
+        choices: dict[int, Choice] = {}
         async for event in self._ticket:
             if isinstance(event, Started):
-                choices.append(Choice(event.index))
-                continue
-            choice = next(c for c in choices if c.index == event.index)
-            if isinstance(event, Piece):
-                choice.add(event)
-            else:
-                choice.finish_reason = self._ended(event)
-        written = [self._form.whole(choice) for choice in choices]
+                choices[event.index] = Choice(event.index)
+            self._add(event, choices[event.index])
+        written = [self._form.whole(choice) for choice in choices.values()]
         return {**self._frame, "object": self._form.name, "choices": written, "usage": self._usage()}
 
     async def chunks(self, with_usage: bool, extras: Extras | None) -> AsyncIterator[dict[str, Any] | None]:
@@ -151,23 +196,36 @@ class Answers:
         async for event in self._ticket:
             written: dict[str, Any] | None
             extra: dict[str, Any] = {}
+            choice = Choice(event.index)
+            self._add(event, choice)
             if isinstance(event, Started):
                 lengths[event.index] = 0
                 written = self._form.first(event.index)
             else:
-                choice = Choice(event.index)
-                if isinstance(event, Ended):
-                    choice.finish_reason = self._ended(event)
-                else:
-                    choice.add(event)
-                    if not (choice.content or choice.reasoning or choice.likely):
-                        continue  # text that is held back
+                if isinstance(event, Piece) and choice.empty:
+                    continue  # text that is held back
                 written = self._form.part(choice, lengths[event.index])
                 lengths[event.index] += len(choice.content)
                 extra = _extra(event, extras) if extras is not None else {}
             yield None if written is None else {**frame, "choices": [written], **extra}
         if with_usage:
             yield {**frame, "choices": [], "usage": self._usage()}
+
+    def _add(self, event: Event, choice: Choice) -> None:
+        """What an event adds to an answer, or to a piece of it."""
+        if isinstance(event, Started):
+            self._readers[event.index] = self._form.reader()
+            return
+        reader = self._readers[event.index]
+        if isinstance(event, Piece):
+            content = event.said.content
+            choice.add(event, Read(content) if reader is None else reader.push(content))
+            return
+        choice.finish_reason = self._ended(event)
+        if reader is not None:
+            choice.take(reader.finish())
+            if reader.count and choice.finish_reason == "stop":
+                choice.finish_reason = "tool_calls"
 
     def _ended(self, event: Ended) -> str:
         if event.reason == "cancelled":  # not by this client, who would not be here
@@ -200,6 +258,16 @@ def _extra(event: Piece | Ended, wanted: Extras) -> dict[str, Any]:
 
 def _running(stats: Stats) -> dict[str, Any]:
     return {name: getattr(stats, name) for name in _RUNNING}
+
+
+def _function(call: Called) -> dict[str, str]:
+    return {"name": call.name or "", "arguments": call.arguments}
+
+
+def _call_delta(call: Called) -> dict[str, Any]:
+    if call.name is None:
+        return {"index": call.number, "function": {"arguments": call.arguments}}
+    return {"index": call.number, "id": call.id, "type": "function", "function": _function(call)}
 
 
 def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -58,17 +58,22 @@ class Service:
         metrics.watch("edgespec_model_loaded", "1 while the models are in memory.", lambda: turns.loaded)
 
     async def chat(self, request: Request) -> Response:
-        return await self._complete(request, ChatRequest, ChatForm())
+        return await self._complete(request, ChatRequest)
 
     async def completions(self, request: Request) -> Response:
-        return await self._complete(request, CompletionRequest, TextForm())
+        return await self._complete(request, CompletionRequest)
 
     async def _complete(
-        self, request: Request, kind: type[ChatRequest] | type[CompletionRequest], form: Form
+        self, request: Request, kind: type[ChatRequest] | type[CompletionRequest]
     ) -> Response:
         body = await read_body(request, self._limits.max_body)
         asked = await asyncio.to_thread(parse, kind, body)  # a malicious one takes seconds
         self._check_model(asked.model)
+        form: Form = TextForm()
+        if isinstance(asked, ChatRequest):
+            self._check_tools(asked)
+            names = [tool.function.name for tool in asked.offered]
+            form = ChatForm(names, parallel_calls=asked.parallel_tool_calls is not False)
         ticket = Ticket(_wishes(asked), asked.model_fields_set)
         answers = Answers(ticket, form, self._model, asked.choices)
         self._turns.submit(ticket)
@@ -89,6 +94,16 @@ class Service:
         if name is not None and name != self._model:
             message = f"there is no model {name[:100]!r} here; this server has {self._model!r}"
             raise ApiError(404, message, code="model_not_found", param="model")
+
+    def _check_tools(self, asked: ChatRequest) -> None:
+        if asked.speaks_of_tools and self._turns.about.calls is None:
+            raise ApiError(
+                400,
+                f"the chat template of {self._turns.about.target} knows no tools, or calls them in a way "
+                "that is not understood here; leave them out, or serve a model such as qwen2.5-coder",
+                code="unsupported",
+                param="tools" if asked.offered else "messages",
+            )
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._described()]})
@@ -128,7 +143,8 @@ class Service:
 
 def _wishes(asked: Completing) -> list[Wish]:
     assert isinstance(asked, ChatRequest | CompletionRequest)
-    return [Wish(prompt, asked.options(i)) for prompt in asked.prompts for i in range(asked.choices)]
+    tools = [tool.for_template() for tool in asked.offered] if isinstance(asked, ChatRequest) else []
+    return [Wish(prompt, asked.options(i), tools) for prompt in asked.prompts for i in range(asked.choices)]
 
 
 async def _next(chunks: AsyncIterator[dict[str, Any] | None]) -> dict[str, Any] | None:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -23,10 +21,12 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, from_js
 from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import Self
 
+from edgespec.chat.tools import END
 from edgespec.errors import BackendError, UsageError
 from edgespec.grammar.constraint import json_schema
 from edgespec.runtime import GenerateOptions, Prompt
 from edgespec.server.errors import ApiError
+from edgespec.server.tool_fields import NamedTool, Strict, Tool, ToolCall
 from edgespec.terminal.visible import shorten
 
 CHOICES = 128
@@ -55,7 +55,9 @@ class _Unless:
 
 
 Ignored: TypeAlias = Annotated[JsonValue, Field(description="Taken and ignored: it changes no answer.")]
-_NO_TOOLS = "tools are not supported yet; leave them out"
+_OLD = "it is the old name of tools and tool_choice; use those"
+TOOLS = 128
+"""functions offered in one request, at most"""
 _NO_SOUND = "only text can be answered"
 _NO_EFFORT = "models here think as much as they think; leave it out"
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -65,20 +67,14 @@ TokenId = Annotated[int, Field(strict=False, ge=0)]
 Bias = Annotated[Number, Field(ge=-100, le=100)]
 
 
-class _Strict(BaseModel):
-    """No field but those named, no text where a number belongs."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """What a stream holds beside the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: Ignored = None
 
 
-class Extras(_Strict):
+class Extras(Strict):
     """What a stream tells of how it was generated, under `edgespec` in its chunks."""
 
     origins: bool | None = Field(
@@ -87,7 +83,7 @@ class Extras(_Strict):
     stats: bool | None = Field(None, description="Counts and times so far, and everything at the end.")
 
 
-class Completing(_Strict):
+class Completing(Strict):
     """The fields that both endpoints share."""
 
     model: str | None = Field(None, description="As /v1/models names it; without it, the one there is.")
@@ -162,39 +158,50 @@ _PASSED_ON = (
 )
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     """A piece of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Strict):
     """A turn. What clients copy from an answer into the next request is taken too, where it is empty."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(
-        description="developer is another word for system."
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
+        description="developer is another word for system; tool: what a call came to."
     )
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = Field(
+        None, description="May be missing where there are tool_calls."
+    )
     reasoning_content: str | None = Field(None, description="Handed to the chat template.")
     name: Ignored = None
     refusal: Annotated[JsonValue, _Unless("it cannot be told to a model here")] = None
     annotations: Annotated[JsonValue, _Unless("they cannot be told to a model here", [])] = None
     audio: Annotated[JsonValue, _Unless(_NO_SOUND)] = None
-    tool_calls: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
-    function_call: Annotated[JsonValue, _Unless(_NO_TOOLS)] = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=TOOLS, fail_fast=True)] | None = None
+    tool_call_id: str | None = Field(
+        None, description="Of the call that a message of the role tool is about."
+    )
+    function_call: Annotated[JsonValue, _Unless(_OLD)] = None
 
-    def for_template(self) -> dict[str, str]:
+    def for_template(self) -> dict[str, Any]:
         """As chat templates know messages."""
-        content = self.content
+        content = self.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
-        message = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        if self.reasoning_content is not None:
-            message["reasoning_content"] = self.reasoning_content
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": text,
+        }
+        for name in ("reasoning_content", "tool_call_id"):
+            if getattr(self, name) is not None:
+                message[name] = getattr(self, name)
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         return message
 
 
-class JsonSchema(_Strict):
+class JsonSchema(Strict):
     """A named JSON schema, which is enforced whether it is strict or not."""
 
     name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
@@ -205,7 +212,7 @@ class JsonSchema(_Strict):
     description: Ignored = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Strict):
     """What an answer must be: text, a JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -246,10 +253,11 @@ class ChatRequest(Completing):
     response_format: ResponseFormat | None = Field(
         None, description="The form of the answer. The model is not told: ask it for JSON as well."
     )
-    tools: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
-    tool_choice: Annotated[JsonValue, _Unless(_NO_TOOLS, "none", "auto")] = None
-    functions: Annotated[JsonValue, _Unless(_NO_TOOLS, [])] = None
-    function_call: Annotated[JsonValue, _Unless(_NO_TOOLS, "none", "auto")] = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = Field(None, description="false: an answer ends behind its first call.")
+    functions: Annotated[JsonValue, _Unless(_OLD, [])] = None
+    function_call: Annotated[JsonValue, _Unless(_OLD, "none", "auto")] = None
     modalities: Annotated[JsonValue, _Unless(_NO_SOUND, ["text"])] = None
     audio: Annotated[JsonValue, _Unless(_NO_SOUND)] = None
     reasoning_effort: Annotated[JsonValue, _Unless(_NO_EFFORT)] = None
@@ -257,7 +265,6 @@ class ChatRequest(Completing):
     prediction: Annotated[JsonValue, _Unless("edgespec finds drafts by itself; leave it out")] = None
     web_search_options: Annotated[JsonValue, _Unless("there is no search here")] = None
     store: Annotated[JsonValue, _Unless("nothing is stored here", False)] = None
-    parallel_tool_calls: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None
 
@@ -268,7 +275,35 @@ class ChatRequest(Completing):
         both = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(both) > 1:
             raise _wrong("max_completion_tokens", "max_tokens says otherwise; give one of them")
+        for i, message in enumerate(self.messages):
+            silent = message.content is None
+            if message.tool_calls and message.role != "assistant":
+                raise _wrong(f"messages.{i}.tool_calls", "only messages of the assistant have calls")
+            if silent and not message.tool_calls:
+                raise _wrong(
+                    f"messages.{i}.content", "it is missing; only messages with tool_calls may do so"
+                )
+        self._check_tools()
         return self
+
+    def _check_tools(self) -> None:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            raise _wrong("tools", "two functions have the same name")
+        if any(tool.function.strict for tool in self.tools or ()):
+            raise _wrong("tools", "strict arguments cannot be promised yet; leave strict out")
+        if self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool):
+            raise _wrong("tool_choice", "calls cannot be forced yet; use auto or none")
+
+    @property
+    def offered(self) -> list[Tool]:
+        """The functions that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def speaks_of_tools(self) -> bool:
+        """Whether the chat template must know of tools."""
+        return bool(self.offered) or any(m.tool_calls or m.role == "tool" for m in self.messages)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -283,6 +318,9 @@ class ChatRequest(Completing):
             options["logprobs"] = self.top_logprobs or 0
         if self.response_format is not None:
             options["json_schema"] = self.response_format.wanted
+        if self.offered and self.parallel_tool_calls is False:
+            stop = options.get("stop") or []
+            options["stop"] = [*([stop] if isinstance(stop, str) else stop), END]
         return options
 
 
@@ -328,7 +366,7 @@ def _wrong(field: str, why: str) -> PydanticCustomError:
     return PydanticCustomError("incoherent", why, {"field": field})
 
 
-Body = TypeVar("Body", bound=_Strict)
+Body = TypeVar("Body", bound=Strict)
 
 
 def parse(model: type[Body], body: bytes) -> Body:

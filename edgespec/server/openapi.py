@@ -52,7 +52,7 @@ _COMPLETION = {
                 "required": ["index", "finish_reason", "logprobs"],
                 "properties": {
                     "index": {"type": "integer"},
-                    "finish_reason": {"enum": ["stop", "length"]},
+                    "finish_reason": {"enum": ["stop", "length", "tool_calls"]},
                     "logprobs": {"type": ["object", "null"]},
                     "text": {"type": "string"},
                     "message": {
@@ -60,8 +60,9 @@ _COMPLETION = {
                         "required": ["role", "content"],
                         "properties": {
                             "role": {"const": "assistant"},
-                            "content": {"type": "string"},
+                            "content": {"type": ["string", "null"]},
                             "reasoning_content": {"type": "string"},
+                            "tool_calls": {"type": "array", "items": {"type": "object"}},
                         },
                     },
                 },

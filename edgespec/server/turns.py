@@ -19,9 +19,10 @@ from copy import copy
 from dataclasses import dataclass
 from threading import Condition, Thread
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from edgespec.chat.thinking import BEGIN, Said, Thinking, opens_thoughts
+from edgespec.chat.tools import CallForm, call_form
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.stopping import FinishReason, Origin, Token
@@ -39,6 +40,8 @@ class Wish:
 
     prompt: Prompt
     options: GenerateOptions
+    tools: Sequence[Mapping[str, Any]] = ()
+    """functions that the model may call, as chat templates know them"""
 
     @property
     def is_chat(self) -> bool:
@@ -135,6 +138,8 @@ class About:
     draft: str | None
     depth: int | str
     n_ctx: int
+    calls: CallForm | None
+    """how the chat template wants tools to be called; None: it does not know of any"""
     target_bytes: int
     draft_bytes: int
     """weights that a pass of the target, and of the draft model, reads"""
@@ -148,6 +153,7 @@ class About:
             draft=drafter.name if drafter else None,
             depth=runtime.depth,
             n_ctx=target.n_ctx,
+            calls=call_form(runtime.chat_template or ""),
             target_bytes=target.weight_bytes,
             draft_bytes=drafter.backend.weight_bytes if isinstance(drafter, DraftModel) else 0,
         )
@@ -352,7 +358,7 @@ def _tokenized(runtime: Runtime, wish: Wish) -> list[int]:
     """Raises ApiError for a prompt that cannot be one, ContextFull."""
     field = "messages" if wish.is_chat else "prompt"
     try:
-        prompt = runtime.tokenize(wish.prompt)
+        prompt = runtime.tokenize(wish.prompt, wish.tools)
     except UsageError as error:
         raise ApiError(400, str(error), param=field) from error
     if not prompt:

@@ -218,4 +218,4 @@ def test_every_path_is_described(tiny: Server) -> None:
             assert str(status) in methods[method]["responses"], (path, status)
     chat = described["components"]["schemas"]["ChatRequest"]
     assert chat["required"] == ["messages"]
-    assert chat["properties"]["tools"]["enum"] == [[], None]
+    assert chat["properties"]["functions"]["enum"] == [[], None]
