@@ -307,10 +307,9 @@ class Runtime:
         """An answer for asyncio: `async for` over it for its tokens. Options as of `generate`; callbacks
         are called in the runtime's thread. Several are answered one after the other.
 
-        Raises UsageError; further errors of `generate` when it is read.
+        Errors of `generate` are raised when it is read.
         """
-        request = _request(options)
-        return AsyncGeneration(lambda: self._engine.generate(self.tokenize(prompt), request), self._pool)
+        return AsyncGeneration(lambda: self.stream(prompt, **options), self._pool)
 
     async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
         """As `generate`, for asyncio: cancelling the task cancels the generation."""

@@ -18,7 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from edgespec import __version__
+from edgespec.chat.tools import call_grammar
 from edgespec.device.memory import available_memory
+from edgespec.errors import BackendError, UsageError
+from edgespec.grammar.constraint import grammar
+from edgespec.runtime import GenerateOptions
 from edgespec.server.answers import Answers, ChatForm, Form, TextForm
 from edgespec.server.errors import ApiError
 from edgespec.server.exchange import ClientGone, EventStream, read_body, unless_gone
@@ -74,7 +78,7 @@ class Service:
             self._check_tools(asked)
             names = [tool.function.name for tool in asked.offered]
             form = ChatForm(names, parallel_calls=asked.parallel_tool_calls is not False)
-        ticket = Ticket(_wishes(asked), asked.model_fields_set)
+        ticket = Ticket(self._wishes(asked), asked.model_fields_set)
         answers = Answers(ticket, form, self._model, asked.choices)
         self._turns.submit(ticket)
         streaming = False
@@ -104,6 +108,33 @@ class Service:
                 code="unsupported",
                 param="tools" if asked.offered else "messages",
             )
+
+    def _wishes(self, asked: Completing) -> list[Wish]:
+        assert isinstance(asked, ChatRequest | CompletionRequest)
+        tools: list[dict[str, Any]] = []
+        form: GenerateOptions = {}
+        if isinstance(asked, ChatRequest):
+            tools = [tool.for_template() for tool in asked.offered]
+            form = self._form(asked)
+        return [
+            Wish(prompt, {**asked.options(i), **form}, tools)
+            for prompt in asked.prompts
+            for i in range(asked.choices)
+        ]
+
+    def _form(self, asked: ChatRequest) -> GenerateOptions:
+        """What makes the answer a call, where it must be one."""
+        calls = self._turns.about.calls
+        if calls is None or not asked.demanded:
+            return {}
+        functions = {tool.function.name: tool.function.parameters or {} for tool in asked.demanded}
+        text = call_grammar(calls, functions, several=asked.parallel_tool_calls is not False)
+        try:
+            grammar(text)
+        except (UsageError, BackendError) as error:
+            message = f"the calls cannot be made sure of: {error}"
+            raise ApiError(400, message, code="unsupported", param="tools") from error
+        return {"grammar": text}
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._described()]})
@@ -139,12 +170,6 @@ class Service:
 
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(describe(self._limits.api_key is not None))
-
-
-def _wishes(asked: Completing) -> list[Wish]:
-    assert isinstance(asked, ChatRequest | CompletionRequest)
-    tools = [tool.for_template() for tool in asked.offered] if isinstance(asked, ChatRequest) else []
-    return [Wish(prompt, asked.options(i), tools) for prompt in asked.prompts for i in range(asked.choices)]
 
 
 async def _next(chunks: AsyncIterator[dict[str, Any] | None]) -> dict[str, Any] | None:

@@ -290,10 +290,22 @@ class ChatRequest(Completing):
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) < len(names):
             raise _wrong("tools", "two functions have the same name")
-        if any(tool.function.strict for tool in self.tools or ()):
-            raise _wrong("tools", "strict arguments cannot be promised yet; leave strict out")
-        if self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool):
-            raise _wrong("tool_choice", "calls cannot be forced yet; use auto or none")
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
+            raise _wrong("tool_choice", "tools has no function of this name")
+        if self.tool_choice == "required" and not names:
+            raise _wrong("tool_choice", "there are no tools that could be called")
+        if any(tool.function.strict for tool in self.offered) and not self.demanded:
+            why = "strict arguments are for calls that must be made (tool_choice); leave strict out"
+            raise _wrong("tools", why)
+        if self.demanded and self.response_format:
+            raise _wrong("response_format", "the answer must be a call (tool_choice); leave one of them out")
+
+    @property
+    def demanded(self) -> list[Tool]:
+        """The functions of which one must be called, if so."""
+        if isinstance(self.tool_choice, NamedTool):
+            return [tool for tool in self.offered if tool.function.name == self.tool_choice.function.name]
+        return self.offered if self.tool_choice == "required" else []
 
     @property
     def offered(self) -> list[Tool]:

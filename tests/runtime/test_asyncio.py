@@ -168,12 +168,10 @@ def test_a_task_that_is_cancelled_while_it_waits_never_begins(endless: edgespec.
     asyncio.run(ask())
 
 
-def test_a_wrong_option_is_refused_at_once_and_a_wrong_prompt_when_it_is_read(
-    endless: edgespec.Runtime,
-) -> None:
+def test_what_generate_refuses_is_refused_when_it_is_read(endless: edgespec.Runtime) -> None:
     async def ask() -> None:
         with pytest.raises(edgespec.UsageError, match="temprature"):
-            endless.astream("stay", temprature=1)  # type: ignore[call-arg]
+            await endless.agenerate("stay", temprature=1)  # type: ignore[call-arg]
         with pytest.raises(edgespec.ContextFull):
             await endless.agenerate("stay " * 5000)
         answer = endless.astream([])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from real_models import need
 import edgespec
 from edgespec.chat.thinking import Thinking
 
-from .conftest import served
+from .conftest import served, turns
 
 
 def said(pieces: list[str], begun: bool = False) -> tuple[str, str]:
@@ -54,5 +56,17 @@ def test_an_answer_whose_prompt_began_the_thoughts_is_one() -> None:
         message = server.chat("What is two plus two?", temperature=0, max_tokens=12)["choices"][0]["message"]
         assert message["content"] == ""
         assert message["reasoning_content"]
+        body = {
+            "messages": turns("What is two plus two?"),
+            "temperature": 0,
+            "max_tokens": 12,
+            "stream": True,
+        }
+        with server.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = [line[6:] for line in response.iter_lines() if line.startswith("data: {")]
+        deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
+        thoughts = "".join(delta.get("reasoning_content", "") for delta in deltas)
+        assert thoughts.rstrip("\n") == message["reasoning_content"]
+        assert not any(delta.get("content") for delta in deltas)
         plain = server.complete("What is two plus two?\n<think>", temperature=0, max_tokens=12)
         assert plain["choices"][0]["text"].strip("\n") == message["reasoning_content"].strip("\n")

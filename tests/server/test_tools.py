@@ -39,6 +39,10 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
+STRICT = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
+UNENFORCEABLE = [{"type": "function", "function": {"name": "f", "parameters": {"not": {"type": "null"}}}}]
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     name = need("smollm2-135m")
@@ -127,6 +131,34 @@ def test_without_parallel_calls_the_answer_ends_behind_the_first(client: Any) ->
     assert choice.finish_reason == "tool_calls"
 
 
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"$ref": "#/$defs/days"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 9}},
+}
+BOTH = [*STRICT, {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+@pytest.mark.parametrize("forced", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_call_that_must_be_made_is_made_and_right(client: Any, forced: Any, temperature: float) -> None:
+    asked = asking("Say hello.", tools=BOTH, tool_choice=forced, temperature=temperature, seed=2)
+    choice = client.chat.completions.create(**asked | {"parallel_tool_calls": False}).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    [(name, arguments)] = called(choice.message)
+    if forced != "required":
+        assert name == "get_weather"
+    if name == "get_weather":
+        assert arguments.keys() == {"city", "days"}
+        assert arguments["city"] in ("Paris", "Rome")
+        assert 1 <= arguments["days"] <= 9
+    else:
+        assert {"a", "b"} <= arguments.keys()
+
+
 def test_a_call_that_the_budget_cuts_off_says_so(client: Any) -> None:
     choice = client.chat.completions.create(**asking("Add 6 and 1.", max_completion_tokens=16)).choices[0]
     assert choice.finish_reason == "length"
@@ -168,8 +200,11 @@ def test_several_choices_a_bias_and_usage_in_a_stream(client: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tool_choice": "required", "tools": UNENFORCEABLE}, "tools"),
+        ({"tools": STRICT}, "tools"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tools": [{"type": "custom", "custom": {"name": "add"}}]}, "tools.0.type"),

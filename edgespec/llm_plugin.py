@@ -1,0 +1,89 @@
+"""A plugin for the `llm` command and library (llm.datasette.io): the installed pairs as its models.
+
+llm -m edgespec/smollm2-135m "Name a colour." -o temperature 0.8
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any
+
+try:
+    import llm
+    from llm.parts import TextPart
+except ImportError as error:
+    raise ImportError("edgespec's plugin for llm needs the package llm: pip install llm") from error
+
+from pydantic import Field
+
+from edgespec.hub import store
+from edgespec.hub.catalog import load_catalog
+from edgespec.runtime import Runtime, load
+
+
+class Pair(llm.Model):
+    """An installed pair. It is loaded for the first prompt, and stays in memory."""
+
+    can_stream = True
+
+    class Options(llm.Options):
+        """As of `Runtime.generate`."""
+
+        max_tokens: int | None = Field(None, ge=1, description="End after so many tokens.")
+        temperature: float | None = Field(None, ge=0, description="0, the default: the most probable token.")
+        top_p: float | None = Field(None, gt=0, le=1, description="Of the most probable, this share.")
+        top_k: int | None = Field(None, ge=0, description="The most probable so many; 0 is off.")
+        min_p: float | None = Field(None, ge=0, le=1, description="This share of the best, at least.")
+        repetition_penalty: float | None = Field(None, gt=0, description="Divides logits of tokens seen.")
+        presence_penalty: float | None = Field(None, description="Off the logits of tokens seen.")
+        frequency_penalty: float | None = Field(None, description="Off them, each time they were seen.")
+        seed: int | None = Field(None, description="The answer depends on it alone.")
+        stop: str | None = Field(None, description="A text that ends the answer.")
+
+    def __init__(self, pair: str) -> None:
+        """pair: its name in the catalog."""
+        self.model_id = f"edgespec/{pair}"
+        self._pair = pair
+        self._loading = Lock()
+        self._runtime: Runtime | None = None
+
+    def execute(
+        self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
+    ) -> Iterator[str]:
+        """The answer, token by token."""
+        runtime = self._loaded()
+        answer = runtime.stream(self._asked(prompt, runtime), **prompt.options.model_dump(exclude_none=True))
+        for token in answer:
+            yield token.text
+        response.set_usage(input=answer.stats.prompt_tokens, output=answer.stats.tokens)
+
+    def _loaded(self) -> Runtime:
+        with self._loading:
+            if self._runtime is None:
+                self._runtime = load(self._pair)
+                atexit.register(self._runtime.close)  # which keeps what was measured
+            return self._runtime
+
+    def _asked(self, prompt: llm.Prompt, runtime: Runtime) -> Any:
+        messages = [
+            {
+                "role": message.role,
+                "content": "".join(part.text for part in message.parts if isinstance(part, TextPart)),
+            }
+            for message in prompt.messages
+        ]
+        if runtime.has_chat_template:
+            return messages
+        if [message["role"] for message in messages] != ["user"]:
+            raise llm.ModelError(f"{self.model_id} continues text: it takes one prompt, and nothing else")
+        return messages[0]["content"]
+
+
+@llm.hookimpl
+def register_models(register: Callable[[llm.Model], None]) -> None:
+    """Called by llm."""
+    for pair in load_catalog().pairs.values():
+        if all(map(store.present, pair.files)):
+            register(Pair(pair.name))
