@@ -31,6 +31,7 @@ from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.decoding.stopping import Token
+from edgespec.device.power import MODES, threads_for
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
@@ -99,6 +100,7 @@ def load(
     chat_template: str | None = None,
     strict: bool = False,
     memory_check: bool = True,
+    power: str = "performance",
 ) -> Runtime:
     """Load a target with its drafter.
 
@@ -120,6 +122,8 @@ def load(
     chat_template: Jinja source to use instead of the model's.
     strict: demand output bitwise equal to plain decoding; refused on backends that cannot give it.
     memory_check: refuse what cannot stay in memory, before anything is allocated (see docs/devices.md).
+    power: "performance" takes a thread per big core, "balanced" half of them; "saver" takes one thread, and
+        looks up where the pair would draft with a model.
 
     Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
     downloaded.
@@ -140,8 +144,14 @@ def load(
             f"--draft {draft} {why}, so --depth {depth} has no place; leave --depth out, or name a draft, "
             "such as --draft ngram"
         )
+    _check_power(power, threads)
     named = _pair(str(pair) if pair is not None else None)
     wanted = named.draft if draft is None else str(draft)
+    if power == "saver" and wanted not in _NO_MODEL:
+        if draft is not None:
+            raise UsageError("--power saver takes no draft model; leave --draft or --power out")
+        wanted = "ngram"
+    threads = threads if power == "performance" else threads_for(power)
     if wanted is None and depth == "auto":
         wanted = "ngram"
     settings = Settings(
@@ -197,6 +207,13 @@ def load(
 
 _NO_MODEL = (None, "none", "ngram", "rules")
 """drafts that are no models"""
+
+
+def _check_power(power: str, threads: int | None) -> None:
+    if power not in MODES:
+        raise UsageError(f"power is {power!r}; choose from {', '.join(MODES)}")
+    if power != "performance" and threads is not None:
+        raise UsageError(f"--power {power} says how many threads; leave it or --threads out")
 
 
 def _nothing() -> None:

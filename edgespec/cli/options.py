@@ -96,6 +96,12 @@ _LOADING = (
         help="Compute threads. Default: one per physical (big) core.",
     ),
     click.option(
+        "--power", type=click.Choice(["performance", "balanced", "saver"]), default="performance",
+        show_default=True,
+        help="performance: a thread per big core. balanced: half of them. saver: one thread, and look-up in "
+        "the text instead of a draft model.",
+    ),
+    click.option(
         "--kv-type", type=click.Choice(["f16", "q8_0", "f32"]),
         help="Precision of the KV cache; f16 takes half the memory of f32, and q8_0, which only llama.cpp "
         "has, a quarter. Default: f16; f32 with ONNX.",

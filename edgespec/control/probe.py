@@ -9,6 +9,7 @@ from typing import Any
 from edgespec.control.bandwidth import Bandwidth
 from edgespec.control.cost import CostCurve, roofline
 from edgespec.device.cores import Cores
+from edgespec.device.power import Power
 from edgespec.device.thermal import Thermal
 
 ASSUMED = 0.8
@@ -57,6 +58,7 @@ class Probe:
     memory: int
     available: int
     thermal: Thermal
+    power: Power
     bandwidth: Bandwidth
     models: Sequence[Expectation]
 

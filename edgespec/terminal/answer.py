@@ -11,6 +11,7 @@ from types import FrameType
 
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
+from edgespec.device.power import read_slowdown
 from edgespec.terminal.notes import PromptProgress, dim, note
 from edgespec.terminal.visible import visible
 
@@ -83,3 +84,5 @@ def closing_remarks(
         note(f"the context of {n_ctx} tokens is full, so the answer is cut off here; {advice}")
     if report if report is not None else sys.stderr.isatty():
         print(dim(generation.stats.line()), file=sys.stderr, flush=True)
+        if slowed := read_slowdown():
+            note(f"this board is slowed down now: {', '.join(slowed)}")

@@ -12,6 +12,7 @@ from edgespec.control.bandwidth import measure_bandwidth
 from edgespec.control.probe import ASSUMED, Probe, Weights, expect
 from edgespec.device.cores import compute_threads, read_cores
 from edgespec.device.memory import available_memory, total_memory
+from edgespec.device.power import Power, read_power
 from edgespec.device.thermal import read_thermal
 from edgespec.errors import ModelError
 from edgespec.hub import store
@@ -34,6 +35,7 @@ def probe(as_json: bool) -> None:
         total_memory(),
         available_memory(),
         read_thermal(),
+        read_power(),
         bandwidth,
         [expect(model, bandwidth.best) for model in _installed()],
     )
@@ -83,6 +85,8 @@ def _show(found: Probe) -> None:
     if not b.bound_by_memory:
         table.add_row("", f"at least: the loop is only {b.headroom:.1f} times faster in the cache")
     table.add_row("heat", _heat(t.celsius, t.throttled, t.clock))
+    if found.power != Power():
+        table.add_row("power", visible(in_words(found.power)))
     console.print(table)
     if not found.models:
         console.print("No model is on this machine yet; fetch one: edgespec pull smollm2-135m")
@@ -121,3 +125,14 @@ def _heat(celsius: float | None, throttled: int | None, clock: float | None) -> 
         else "never slowed down",
     ]
     return ", ".join(part for part in parts if part) or "this system does not say"
+
+
+def in_words(power: Power) -> str:
+    """What a board says of its supply."""
+    parts = [
+        f"slowed down now: {', '.join(power.now)}" if power.now else "",
+        f"earlier: {', '.join(power.since_boot)}" if power.since_boot else "",
+        f"mode {power.mode}" if power.mode else "",
+        f"{power.watts:.1f} W" if power.watts is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
