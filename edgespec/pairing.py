@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.backends.base import Backend
+from edgespec.backends.caches import Caches
 from edgespec.backends.fingerprint import identity
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.loading import Settings, context_of, open_backend
@@ -45,7 +46,7 @@ def open_draft(file: ModelFile, target: Backend, backend: str, settings: Setting
 def controlled(
     target: Backend,
     target_file: ModelFile,
-    draft: Backend | None,
+    draft: Caches | None,
     draft_file: ModelFile | None,
     threads: int | None,
 ) -> tuple[list[Drafter], Controller, Callable[[], None]]:
@@ -61,8 +62,8 @@ def controlled(
     looked_up = priors.recall(kept, lookup.name, priors.LOOKUP)
     arms = {lookup.name: Arm(looked_up)}
     if draft is not None and draft_file is not None:
-        curve = _curve(draft, draft_file, threads)
-        model = DraftModel(draft, lookup)
+        curve = _curve(draft.backend, draft_file, threads)
+        model = DraftModel(draft.backend, lookup, draft)
         drafters.insert(0, model)
         arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve, looked_up)
     controller = Controller(_curve(target, target_file, threads), arms, priors.recall_ledger(kept))

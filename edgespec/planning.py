@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,12 @@ def _on_gpu(backend: str, settings: Settings) -> bool:
 
 
 def _loaded(file: ModelFile, backend: str, settings: Settings) -> Footprint | None:
-    """What a file takes on a backend; None if it cannot be known."""
+    """What a file takes on a backend, with all its caches; None if it cannot be known."""
+    found = _with_one_cache(file, backend, settings)
+    return None if found is None else replace(found, kv=found.kv * settings.sequences)
+
+
+def _with_one_cache(file: ModelFile, backend: str, settings: Settings) -> Footprint | None:
     try:
         if backend == "llama.cpp":
             sizes = gguf_sizes(file.path)

@@ -19,6 +19,7 @@ import numpy as np
 from typing_extensions import Self, Unpack
 
 from edgespec.backends.base import Backend
+from edgespec.backends.caches import Caches, Kept
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.session import ChatSession
@@ -101,6 +102,8 @@ def load(
     strict: bool = False,
     memory_check: bool = True,
     power: str = "performance",
+    parallel: int = 1,
+    cache_memory: int = 0,
 ) -> Runtime:
     """Load a target with its drafter.
 
@@ -124,15 +127,21 @@ def load(
     memory_check: refuse what cannot stay in memory, before anything is allocated (see docs/devices.md).
     power: "performance" takes a thread per big core, "balanced" half of them; "saver" takes one thread, and
         looks up where the pair would draft with a model.
+    parallel: generations that may be under way at once, each in a thread of its own or in turns; they share
+        the models, round by round, and each has a KV cache of n_ctx tokens.
+    cache_memory: bytes for the KV caches of conversations besides the last `parallel` ones.
 
     Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
     downloaded.
     """
-    for name, value in {"depth": depth, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
+    numbers = {"depth": depth, "parallel": parallel, "cache_memory": cache_memory}
+    for name, value in {**numbers, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
         if name == "depth" and value == "auto":
             continue
-        if not (isinstance(value, int) or (value is None and name != "depth")):
+        if not (isinstance(value, int) or (value is None and name not in numbers)):
             raise UsageError(f"{name} is {value!r}; it must be a whole number")
+    if parallel < 1 or cache_memory < 0:
+        raise UsageError("parallel must be at least 1, and cache_memory 0 or more bytes")
     if provider is not None and backend == "llama.cpp" and draft_backend in (None, "llama.cpp"):
         raise UsageError("a provider is ONNX Runtime's; use it with --backend onnx, or leave it out")
     limit = LlamaCppOptions().max_rows - 1
@@ -164,6 +173,7 @@ def load(
         lora=tuple(map(Path, lora)),
         provider=provider,
         strict=strict,
+        sequences=parallel,
     )
     file, runs_on = None, draft_backend
     if wanted not in _NO_MODEL:
@@ -175,6 +185,7 @@ def load(
         runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
     if memory_check:
         check_memory(named.target, backend, file, runs_on, settings)
+    kept = Kept(cache_memory)
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
         target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)
         opened.callback(target.close)
@@ -188,8 +199,9 @@ def load(
             raise UsageError("--draft-backend is for a draft model, and there is none; leave it out")
         model = None
         if file is not None and wanted is not None:
-            model = open_draft(file, target, runs_on or backend, settings, _advice(named, draft))
-            opened.callback(model.close)
+            loaded = open_draft(file, target, runs_on or backend, settings, _advice(named, draft))
+            opened.callback(loaded.close)
+            model = Caches(loaded, parallel, kept)
         drafters: list[Drafter] = []
         policy: Policy = FixedDepth(0)
         save: Callable[[], None] = _nothing
@@ -199,8 +211,11 @@ def load(
             if depth == "auto":
                 drafters, policy, save = controlled(target, named.target, model, file, threads)
             else:
-                drafters, policy = [NGram() if model is None else DraftModel(model)], FixedDepth(depth)
-        runtime = Runtime(named.name, target, drafters, policy, depth, chat_template, save)
+                drafters, policy = (
+                    [NGram() if model is None else DraftModel(model.backend, caches=model)],
+                    FixedDepth(depth),
+                )
+        runtime = Runtime(named.name, target, drafters, policy, depth, chat_template, save, parallel, kept)
         opened.pop_all()
         return runtime
 
@@ -237,11 +252,11 @@ def _advice(pair: Pair, asked: str | Path | None) -> str:
 
 
 class Runtime:
-    """A loaded pair. One generation at a time; `close()` or a with-block frees the models.
+    """A loaded pair. `parallel` generations at a time; `close()` or a with-block frees the models.
 
-    Starting a generation ends an unfinished one of the same thread; while another thread generates,
-    UsageError is raised. `Generation.cancel` may be called from any thread. For asyncio there are `astream`,
-    `agenerate` and `aclose()`, or an async with-block.
+    Starting one more ends an unfinished one of the same thread; where all are other threads', UsageError is
+    raised. `Generation.cancel` may be called from any thread. For asyncio there are `astream`, `agenerate`
+    and `aclose()`, or an async with-block.
     """
 
     def __init__(
@@ -253,6 +268,8 @@ class Runtime:
         depth: Depth,
         chat_template: str | None = None,
         save: Callable[[], None] = _nothing,
+        parallel: int = 1,
+        kept: Kept | None = None,
     ) -> None:
         """Takes over `target` and `drafters`: closing the runtime closes them, after `save`. See `load`.
 
@@ -266,15 +283,21 @@ class Runtime:
         self.policy = policy
         self.depth: Depth = depth if drafters else 0
         self._chat_template = chat_template
-        self._engine = Engine(target, drafters, policy)
-        self._pool = ThreadPoolExecutor(1, "edgespec")
-        """answers asyncio's requests one after the other; its thread starts with the first"""
+        self.parallel = parallel
+        self._engine = Engine(target, drafters, policy, parallel, kept)
+        self._pool = ThreadPoolExecutor(parallel, "edgespec")
+        """answers asyncio's requests, so many at a time; its threads start with the first"""
         self._tokenizing = RLock()
         """held while the tokenizer is used, which another thread might close"""
         # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
         # keeps the engine, and with it the models.
         self._free = finalize(self._engine, _close, target, self.drafters, save)
         self._free.atexit = False
+
+    @property
+    def kept(self) -> Kept:
+        """The KV caches of earlier conversations."""
+        return self._engine.caches.kept
 
     @property
     def drafter(self) -> Drafter | None:
@@ -322,7 +345,7 @@ class Runtime:
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
         """An answer for asyncio: `async for` over it for its tokens. Options as of `generate`; callbacks
-        are called in the runtime's thread. Several are answered one after the other.
+        are called in a thread of the runtime. `parallel` take turns, more wait.
 
         Errors of `generate` are raised when it is read.
         """

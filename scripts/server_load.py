@@ -1,6 +1,7 @@
 """Puts a server under load: many clients, some of which leave in the middle of their answers.
 
-    python scripts/server_load.py PAIR [--seconds 120] [--clients 32]
+    python scripts/server_load.py PAIR [--seconds 120] [--clients 32] [-- options of edgespec serve]
+    python scripts/server_load.py PAIR --speed 1,2,4 [-- options of edgespec serve]
 
 Starts `edgespec serve PAIR` with one thread and a short context, asks each prompt alone, then lets the
 clients ask at random for the given time: whole and streamed, greedy. At the end it prints, and exits
@@ -11,6 +12,8 @@ with 1 unless:
   their own more than like another prompt's;
 - nothing is left in the queue, and nothing is being answered;
 - memory has not grown since the first quarter of the time by more than a few MB.
+
+With --speed it measures instead how many tokens per second so many streams get in total.
 """
 
 from __future__ import annotations
@@ -136,6 +139,24 @@ async def load(url: str, seconds: float, clients: int) -> bool:
         return idle and not seen.wrong and grown < ALLOWED_GROWTH and seen.counts["equal"] > 0
 
 
+async def speed(url: str, streams: int, answers: int = 3) -> float:
+    """Tokens per second, prompts included, of so many clients that stream one answer after the other."""
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
+
+        async def one(prompt: str) -> int:
+            total = 0
+            for _ in range(answers):
+                response = await client.post("/v1/completions", json=body(prompt))
+                total += response.raise_for_status().json()["usage"]["completion_tokens"]
+            return total
+
+        prompts = PROMPTS[:streams]
+        await asyncio.gather(*map(one, prompts))  # warm
+        started = monotonic()
+        tokens = sum(await asyncio.gather(*map(one, prompts)))
+        return tokens / (monotonic() - started)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -143,13 +164,21 @@ def main() -> None:
     parser.add_argument("pair")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--speed", metavar="N,…")
+    parser.add_argument("options", nargs="*")
     given = parser.parse_args()
-    command = [sys.executable, "-m", "edgespec", "serve", given.pair, "--port", "0", "--threads", "1"]
-    with subprocess.Popen([*command, "--ctx", "512"], stderr=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, "-m", "edgespec", "serve", given.pair, "--port", "0"]
+    options = ["--threads", "1", "--ctx", "512", *given.options]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
         try:
             ready = next(filter(None, (re.search(r"at (http://\S+)/v1", line) for line in server.stderr)))
-            good = asyncio.run(load(ready[1], given.seconds, given.clients))
+            good = True
+            if given.speed:
+                for streams in map(int, given.speed.split(",")):
+                    print(f"{streams} at once: {asyncio.run(speed(ready[1], streams)):.1f} tok/s", flush=True)
+            else:
+                good = asyncio.run(load(ready[1], given.seconds, given.clients))
         finally:
             server.terminate()
     sys.exit(0 if good else 1)

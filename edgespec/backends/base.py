@@ -33,6 +33,16 @@ class Sequence:
         return len(self.tokens)
 
 
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """What a KV cache held, in memory of its own."""
+
+    tokens: SequenceOf[int]
+    data: object
+    """the backend's own form of it"""
+    nbytes: int
+
+
 @dataclass(frozen=True)
 class Segment:
     """New tokens for one sequence, and for how many of the last of them logits are wanted."""
@@ -159,6 +169,15 @@ class Backend(Protocol):
         """Of the tokens this sequence was last fed, keep those at `indices` (ascending, each the parent of
         the next), drop the rest. Where trees cannot be fed, `indices` is 0, 1, …, a prefix. Raises
         UsageError for other indices."""
+        ...
+
+    def copy(self, sequence: Sequence) -> Copy:
+        """What a sequence's cache holds."""
+        ...
+
+    def paste(self, sequence: Sequence, copy: Copy, length: int) -> None:
+        """Replace a sequence's cache by the first `length` tokens of a copy that this backend made. Raises
+        BackendError as `rollback` does; the cache is then empty."""
         ...
 
     def save(self, sequence: Sequence, file: Path) -> None:

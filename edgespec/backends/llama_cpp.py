@@ -13,12 +13,12 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Segment, Sequence, Step, Tokenizer
+from edgespec.backends.base import Capabilities, Copy, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
 from edgespec.backends.llama_library import (
@@ -340,21 +340,37 @@ class LlamaCpp:
         sequence.tokens.clear()
         raise BackendError(f"{self.name} could not roll back to token {position}; its cache was reset")
 
-    def save(self, sequence: Sequence, file: Path) -> None:
-        """One JSON line (model fingerprint, tokens), then llama.cpp's bytes. The file appears whole."""
+    def copy(self, sequence: Sequence) -> Copy:
         self._check_open()
         size = self._c.llama_state_seq_get_size(self._context, sequence.id)
-        data = (ctypes.c_uint8 * size)()
-        written = self._c.llama_state_seq_get_data(self._context, data, size, sequence.id)
+        data = np.empty(size, np.uint8)
+        written = self._c.llama_state_seq_get_data(self._context, _pointer(data), size, sequence.id)
         if written != size:
             raise BackendError(f"llama.cpp could not save the cache of {self.name}")
-        tokens, check = sequence.tokens, _checksum(sequence.tokens, memoryview(data))
+        return Copy(list(sequence.tokens), data, size)
+
+    def paste(self, sequence: Sequence, copy: Copy, length: int) -> None:
+        self.rollback(sequence, 0)
+        data = cast("NDArray[np.uint8]", copy.data)
+        read = self._c.llama_state_seq_set_data(self._context, _pointer(data), len(data), sequence.id)
+        if read != len(data):
+            self._remove_from(sequence, 0)
+            raise BackendError(f"llama.cpp could not bring back a cache of {self.name}")
+        sequence.tokens[:] = copy.tokens
+        if length < len(sequence):
+            self.rollback(sequence, length)
+
+    def save(self, sequence: Sequence, file: Path) -> None:
+        """One JSON line (model fingerprint, tokens), then llama.cpp's bytes. The file appears whole."""
+        copy = self.copy(sequence)
+        data = cast("NDArray[np.uint8]", copy.data).data
+        tokens, check = copy.tokens, _checksum(copy.tokens, data)
         header = json.dumps({"model": self._fingerprint, "tokens": tokens, "crc32": check})
         partial = file.with_name(file.name + ".partial")
         try:
             with partial.open("wb") as out:
                 out.write(header.encode() + b"\n")
-                out.write(memoryview(data))
+                out.write(data)
             partial.replace(file)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -376,13 +392,12 @@ class LlamaCpp:
             )
         if check != _checksum(tokens, data):
             raise BackendError(f"{file.name} is damaged; delete it")
-        self.rollback(sequence, 0)
-        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        read = self._c.llama_state_seq_set_data(self._context, buffer, len(data), sequence.id)
-        if read != len(data):
-            self._remove_from(sequence, 0)
-            raise BackendError(f"{file.name} was saved with other settings or does not fit; delete it")
-        sequence.tokens[:] = tokens
+        try:
+            self.paste(sequence, Copy(tokens, np.frombuffer(data, np.uint8), len(data)), len(tokens))
+        except BackendError as error:
+            raise BackendError(
+                f"{file.name} was saved with other settings or does not fit; delete it"
+            ) from error
 
     def close(self, sequence: Sequence | None = None) -> None:
         if sequence is not None:
@@ -413,6 +428,10 @@ class LlamaCpp:
 
 def _checksum(tokens: SequenceOf[int], data: bytes | memoryview) -> int:
     return zlib.crc32(data, zlib.crc32(json.dumps(tokens).encode()))
+
+
+def _pointer(data: NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _unsafe_to_repack() -> bool:

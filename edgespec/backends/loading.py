@@ -35,6 +35,8 @@ class Settings:
     lora: tuple[Path, ...] = ()
     provider: str | None = None
     strict: bool = False
+    sequences: int = 1
+    """KV caches that can be in use at once"""
 
 
 def open_backend(
@@ -122,6 +124,7 @@ def _llama_cpp(file: ModelFile, settings: Settings) -> Backend:
         mmap=settings.mmap,
         gpu_layers=settings.gpu_layers,
         lora=settings.lora,
+        sequences=settings.sequences,
     )
     return LlamaCpp(file.path, options, name=file.title)
 
@@ -149,6 +152,7 @@ def _onnx(file: ModelFile, settings: Settings) -> Backend:
         provider=settings.provider,
         strict=settings.strict,
         kv_type=settings.kv_type,
+        sequences=settings.sequences,
     )
     path = file.path if is_onnx(file.path) else conversion_of(file, settings.provider)
     return Onnx(path, options, name=file.title)

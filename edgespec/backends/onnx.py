@@ -8,12 +8,12 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Capabilities, Logits, Segment, Sequence, Step, Tokenizer
+from edgespec.backends.base import Capabilities, Copy, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.onnx_converted import ConvertedModel
 from edgespec.backends.onnx_model import Array, Cache, Limits, Model
 from edgespec.backends.onnx_standard import StandardModel
@@ -243,12 +243,28 @@ class Onnx:
         sequence.tokens[start:] = [sequence.tokens[start + i] for i in indices]
         state.start, state.tree = len(sequence), None
 
-    def save(self, sequence: Sequence, file: Path) -> None:
-        """One JSON line (model, tokens, arrays), then the arrays' bytes. The file appears whole."""
+    def copy(self, sequence: Sequence) -> Copy:
         state = self._state(sequence)
         if state.tree is not None:
             raise UsageError("the sequence ends in a tree; keep a path of it first")
         arrays = state.cache.arrays(len(sequence))
+        return Copy(list(sequence.tokens), arrays, sum(array.nbytes for array in arrays.values()))
+
+    def paste(self, sequence: Sequence, copy: Copy, length: int) -> None:
+        arrays = cast("Mapping[str, Array]", copy.data)
+        self._fill(sequence, copy.tokens[:length], {name: a[:, :, :length] for name, a in arrays.items()})
+
+    def _fill(self, sequence: Sequence, tokens: SequenceOf[int], arrays: Mapping[str, Array]) -> None:
+        """Raises ValueError and KeyError for arrays that do not fit; the cache is then empty."""
+        self.rollback(sequence, 0)
+        state = self._state(sequence)
+        state.cache.fill(arrays)
+        sequence.tokens[:] = tokens
+        state.start, state.tree = len(tokens), None
+
+    def save(self, sequence: Sequence, file: Path) -> None:
+        """One JSON line (model, tokens, arrays), then the arrays' bytes. The file appears whole."""
+        arrays = cast("Mapping[str, Array]", self.copy(sequence).data)
         layout = [[name, a.dtype.str, list(a.shape)] for name, a in arrays.items()]
         header = {"model": self._loaded().fingerprint, "tokens": sequence.tokens, "arrays": layout}
         partial = file.with_name(file.name + ".partial")
@@ -259,7 +275,6 @@ class Onnx:
         partial.replace(file)
 
     def restore(self, sequence: Sequence, file: Path) -> None:
-        state = self._state(sequence)
         damaged = BackendError(f"{file.name} is damaged or was saved with other settings; delete it")
         with file.open("rb") as saved:
             try:
@@ -277,13 +292,10 @@ class Onnx:
                 arrays = {name: _read(saved, dtype, shape) for name, dtype, shape in layout}
             except (ValueError, TypeError) as error:
                 raise damaged from error
-        self.rollback(sequence, 0)
         try:
-            state.cache.fill(arrays)
+            self._fill(sequence, tokens, arrays)
         except (ValueError, KeyError) as error:
             raise damaged from error
-        sequence.tokens[:] = tokens
-        state.start, state.tree = len(tokens), None
 
     def close(self, sequence: Sequence | None = None) -> None:
         if sequence is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
 from edgespec.backends.base import Backend, Segment, Sequence
@@ -24,6 +24,32 @@ def common_prefix(a: SequenceOf[int], b: SequenceOf[int]) -> int:
     return low
 
 
+def usable(backend: Backend, tokens: SequenceOf[int], context: SequenceOf[int]) -> int:
+    """Of a cache with these tokens, how many can be kept for `context`, whose last one is yet to be fed."""
+    shared = min(common_prefix(tokens, context), len(context) - 1)
+    return shared if shared == len(tokens) or backend.capabilities.rollback else 0
+
+
+def rewind(backend: Backend, sequence: Sequence, context: SequenceOf[int]) -> int:
+    """Make the cache a prefix of `context` that lacks at least its last token: keep what is shared, drop
+    the rest. Returns how many tokens that leaves."""
+    reused = usable(backend, sequence.tokens, context)
+    if reused < len(sequence):
+        backend.rollback(sequence, reused)
+    return reused
+
+
+def feed(
+    backend: Backend, sequence: Sequence, context: SequenceOf[int], leave: int, chunk: int
+) -> Iterator[int]:
+    """Process what a cache lacks of `context` but for the last tokens, at most `leave` and at least one,
+    `chunk` at a time, without asking for logits. Yields how far it is before each pass."""
+    while (missing := len(context) - len(sequence)) > leave:
+        start = len(sequence)
+        yield start
+        backend.forward([Segment(sequence, context[start : start + min(chunk, missing - 1)], rows=0)])
+
+
 def align(
     backend: Backend,
     sequence: Sequence,
@@ -31,21 +57,11 @@ def align(
     leave: int,
     checkpoint: Callable[[int, int], None],
 ) -> int:
-    """Make the cache a prefix of `context` that lacks at most `leave` tokens, and at least one.
-
-    Keeps what is shared, drops the rest, and feeds whole chunks without asking for logits.
-    `checkpoint(done, total)` is called before each pass; it may raise to cancel, which leaves a
-    shorter but correct cache. Returns how many tokens were reused.
-    """
-    reused = min(common_prefix(sequence.tokens, context), len(context) - 1)
-    if reused < len(sequence):
-        reused = reused if backend.capabilities.rollback else 0
-        backend.rollback(sequence, reused)
-    while (missing := len(context) - len(sequence)) > leave:
-        checkpoint(len(sequence), len(context))
-        start = len(sequence)
-        chunk = context[start : start + min(backend.max_batch, missing - 1)]
-        backend.forward([Segment(sequence, chunk, rows=0)])
+    """`rewind` and `feed`, in the largest passes. `checkpoint(done, total)` is called before each; it may
+    raise to cancel, which leaves a shorter but correct cache. Returns how many tokens were reused."""
+    reused = rewind(backend, sequence, context)
+    for done in feed(backend, sequence, context, leave, backend.max_batch):
+        checkpoint(done, len(context))
     return reused
 
 

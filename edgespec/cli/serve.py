@@ -41,6 +41,20 @@ from edgespec.cli import options
     help="How many requests may wait; more are refused.",
 )
 @click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many requests are answered at once, by turns; each needs memory for a context. Default: 4, or "
+    "as many as an eighth of this machine's memory holds.",
+)
+@click.option(
+    "--cache-memory",
+    type=click.IntRange(min=0),
+    metavar="MB",
+    help="What the caches of earlier conversations may take. Default: 1024, or a sixteenth of this machine's "
+    "memory if that is less.",
+)
+@click.option(
     "--max-body",
     type=click.IntRange(min=1),
     default=4 << 20,

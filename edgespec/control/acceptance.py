@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,7 @@ class Acceptance:
         self._now = [Cell(value) for value in prior.by_confidence]
         self._next = [[Cell(value) for value in prior.by_confidence] for _ in range(2)]
         self._place = [Cell(prior.typical) for _ in range(POSITIONS)]
-        self.observations = 0
+        self._learned = [0]
         self._recall(known or {})
         self.start()
 
@@ -113,6 +114,17 @@ class Acceptance:
         """Another text begins: nothing is known of its level."""
         self._sure, self._text = Level(), Level()
         self._by_place: list[float] | None = None
+
+    def fork(self) -> Acceptance:
+        """For another text, written at the same time: the tables are the same, the level is its own."""
+        other = copy(self)
+        other.start()
+        return other
+
+    @property
+    def observations(self) -> int:
+        """Judged tokens so far, in all texts."""
+        return self._learned[0]
 
     # --- estimates ---
 
@@ -159,7 +171,7 @@ class Acceptance:
         ):
             level.add(token.accepted, cell.mean)
             cell.add(token.accepted)
-        self.observations += 1
+        self._learned[0] += 1
         self._by_place = None
 
     def _chain(self) -> list[float]:
@@ -186,7 +198,7 @@ class Acceptance:
             if [len(row) for row in rows] != [len(row) for row in cells]:
                 return
             found = [[(float(hits), float(trials)) for hits, trials in row] for row in rows]
-            self.observations = int(known["observations"])
+            self._learned[0] = int(known["observations"])
         except (KeyError, TypeError, ValueError):
             return
         for row, values in zip(cells, found, strict=True):

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgespec.control.acceptance import Acceptance, Judged
@@ -158,6 +158,19 @@ class Controller:
         self._foreseen: dict[str, tuple[int, float]] = {}
         for arm in self.arms.values():
             arm.acceptance.start()
+
+    def fork(self) -> Controller:
+        found = [a for arm in self.arms.values() for a in (arm.acceptance, arm.lookup) if a is not None]
+        forks = {id(acceptance): acceptance.fork() for acceptance in found}  # arms may have one in common
+        arms = {
+            name: replace(
+                arm,
+                acceptance=forks[id(arm.acceptance)],
+                lookup=None if arm.lookup is None else forks[id(arm.lookup)],
+            )
+            for name, arm in self.arms.items()
+        }
+        return Controller(self.target, arms, self.ledger)
 
     # --- the round ---
 

@@ -69,6 +69,11 @@ class Policy(Protocol):
         """What was decided for the last round, and why, in one line."""
         ...
 
+    def fork(self) -> Policy:
+        """One for a generation alone, while others are under way: it knows what this one knows, and what it
+        learns of the models all know."""
+        ...
+
 
 class FixedDepth:
     """Always let the first drafter draft `k` tokens, behind what is forced; 0 is plain decoding."""
@@ -102,6 +107,9 @@ class FixedDepth:
 
     def explain(self) -> str:
         return f"depth {self.k}, as asked for"
+
+    def fork(self) -> Policy:
+        return self
 
 
 def propose(drafter: Drafter, policy: Policy, room: int, drafted: list[Node]) -> Iterator[Node]:

@@ -20,9 +20,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends.base import Backend, Segment
+from edgespec.backends.base import Segment
 from edgespec.backends.base import Sequence as Cache
-from edgespec.backends.prefix import align
+from edgespec.backends.caches import Caches
+from edgespec.backends.prefix import feed, rewind
 from edgespec.control.policy import NOBODY, Choice, Policy, propose
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.sampling import (
@@ -85,18 +86,22 @@ class Decoding:
 
     def __init__(
         self,
-        target: Backend,
-        sequence: Cache,
+        caches: Caches,
         drafters: Sequence[Drafter],
         policy: Policy,
         prompt: Sequence[int],
         request: Request,
+        chunk: int,
         grammar: Matcher | None = None,
     ) -> None:
-        """grammar: the request's constraint, made ready for this target and prompt."""
-        self._target = target
-        self._sequence = sequence
+        """caches: the target's. drafters, policy: this output's alone. chunk: how many tokens of a prompt
+        are processed in one go. grammar: the request's constraint, made ready for this target and prompt."""
+        self._target = target = caches.backend
+        self._caches = caches
+        self._cache: Cache | None = None
         self._drafters = list(drafters)
+        self._to_release = tuple(drafters)
+        self._chunk = chunk
         self._policy = policy
         self._request = request
         self._prompt_length = len(prompt)
@@ -113,53 +118,60 @@ class Decoding:
         self._state = DraftState(self._sampler, self._rule, self._checkpoint, grammar)
         self.stats = Stats(prompt_tokens=len(prompt))
 
-    def _steps(self) -> Generator[Token, None, None]:
-        """The loop: read the prompt, then rounds until the output is complete."""
+    def _steps(self) -> Generator[list[Token], None, None]:
+        """The loop: read the prompt, then rounds until the output is complete. Yields the tokens released
+        after every step that computes, a chunk of the prompt or a round: others may compute meanwhile."""
         output = self._output
         try:
-            self._read_prompt()
+            yield from self._read_prompt()
             self._policy.start(self._request.max_tokens)
             while output.finish_reason is None:
+                self._checkpoint()
                 if len(self._context) > self._target.n_ctx:
-                    yield from self._hand_out(self._released(output.finish("context")))
+                    yield self._told(self._released(output.finish("context")))
                     break
-                finished = self._round()
+                # Nobody drafts in the first round, where it would only delay the first token.
+                started = perf_counter()
+                first = len(self._context) == self._prompt_length
+                forced, choice = ([], NOBODY) if first else self._choose()
+                seconds = perf_counter() - started
+                yield from self._introduce(choice)
+                finished = self._round(forced, choice, seconds)
                 released = self._take(finished)
                 self._policy.observe(finished)
                 self._request.on_round(finished)
-                yield from self._hand_out(released)
+                yield self._told(released)
         except _Cancelled:
-            yield from self._hand_out(self._released(output.finish("cancelled")))
+            yield self._told(self._released(output.finish("cancelled")))
+        finally:
+            self._leave()
 
-    def _hand_out(self, tokens: Sequence[Token]) -> Iterator[Token]:
+    def _told(self, tokens: list[Token]) -> list[Token]:
         for token in tokens:
             self._request.on_token(token)
-            yield token
+        return tokens
 
-    def _read_prompt(self) -> None:
-        started = perf_counter()
-
-        def between_chunks(done: int, total: int) -> None:
-            self._checkpoint()
-            self._request.on_prompt(done, total)
-
-        # The last chunk is left to the first round, whose pass yields the first token.
-        self.stats.cached_tokens = align(
-            self._target, self._sequence, self._context, self._target.max_batch, between_chunks
-        )
-        self.stats.prompt_seconds += perf_counter() - started
-        self._request.on_prompt(len(self._sequence), len(self._context))
-
-    def _round(self) -> Round:
-        """One draft → verify → commit cycle."""
+    def _read_prompt(self) -> Iterator[list[Token]]:
         self._checkpoint()
-        target, sequence, context, grammar = self._target, self._sequence, self._context, self._grammar
-        first = len(context) == self._prompt_length
+        started, context = perf_counter(), self._context
+        self._cache = sequence = self._caches.take(context)
+        self.stats.cached_tokens = rewind(self._target, sequence, context)
+        # The last chunk is left to the first round, whose pass yields the first token.
+        for done in feed(self._target, sequence, context, self._chunk, self._chunk):
+            self._request.on_prompt(done, len(context))
+            self.stats.prompt_seconds += perf_counter() - started
+            yield []
+            self._checkpoint()
+            started = perf_counter()
+        self.stats.prompt_seconds += perf_counter() - started
+        self._request.on_prompt(len(sequence), len(context))
 
-        # 1. Draft, except in the first round, where it would only delay the first token.
-        started = perf_counter()
-        forced, choice = ([], NOBODY) if first else self._choose()
-        started += self._introduce(choice)
+    def _round(self, forced: list[Node], choice: Choice, choosing: float) -> Round:
+        """One draft → verify → commit cycle, behind a choice that took so many seconds."""
+        target, sequence, context, grammar = self._target, self._sequence, self._context, self._grammar
+
+        # 1. Draft.
+        started = perf_counter() - choosing
         drafted, drafter = forced + self._draft(choice, forced), choice.drafter
         draft_seconds = perf_counter() - started
 
@@ -232,13 +244,30 @@ class Decoding:
         return released
 
     def _released(self, tokens: list[Token]) -> list[Token]:
-        """Tokens that the output released. With the last of them the cache is cut to the output,
-        before they are handed out: they may be read when another generation has begun."""
+        """Tokens that the output released. With the last of them the cache is cut to the output and given
+        back, before they are handed out: they may be read when another generation has begun."""
         output = self._output
         self.stats.tokens = len(output.tokens)
         if output.finish_reason is not None:
-            self._keep(self._prompt_length + len(output.tokens))
+            self._leave()
         return tokens
+
+    def _leave(self) -> None:
+        """Give the caches back: nothing more is computed."""
+        if (cache := self._cache) is not None:
+            try:
+                self._keep(self._prompt_length + len(self._output.tokens))
+            finally:
+                self._cache = None
+                self._caches.release(cache)
+        for drafter in self._to_release:
+            drafter.release()
+        self._to_release = ()
+
+    @property
+    def _sequence(self) -> Cache:
+        assert self._cache is not None
+        return self._cache
 
     def _choose(self) -> tuple[list[Node], Choice]:
         """What the grammar forces, and who drafts behind it, if anyone."""
@@ -250,18 +279,22 @@ class Decoding:
         choice = self._policy.choose(self._drafters, behind, room - len(forced), len(forced))
         return forced if choice.rules else [], choice
 
-    def _introduce(self, choice: Choice) -> float:
-        """Before its first draft a drafter reads the prompt; timed apart from decoding. In seconds."""
-        drafter = choice.drafter
+    def _introduce(self, choice: Choice) -> Iterator[list[Token]]:
+        """Before its first draft a drafter reads the prompt, chunk by chunk; timed apart from decoding."""
+        drafter, context = choice.drafter, self._context
         if drafter is None or choice.look or id(drafter) in self._introduced:
-            return 0.0
+            return
         self._introduced.add(id(drafter))
-        started = perf_counter()
         with self._giving_up_on_failure(drafter):
-            drafter.begin(self._context, self._state)
-        seconds = perf_counter() - started
-        self.stats.draft_prompt_seconds += seconds
-        return seconds
+            offer = drafter.offer(context)
+            known = len(context) - (1 if offer is None else offer.lag)
+            for end in (*range(known + self._chunk, len(context), self._chunk), len(context)):
+                started = perf_counter()
+                drafter.begin(context[:end], self._state)
+                self.stats.draft_prompt_seconds += perf_counter() - started
+                if end < len(context):
+                    yield []
+                    self._checkpoint()
 
     def _draft(self, choice: Choice, forced: Sequence[Node]) -> list[Node]:
         """Tokens drafted behind the context and what is forced behind it, as many as there is room for and

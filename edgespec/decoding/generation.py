@@ -1,38 +1,54 @@
-"""Answers as users hold them: one at a time per engine, cancelled from any thread."""
+"""Answers as users hold them: several take turns on an engine's models, each cancelled from any thread."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import Lock, current_thread
 
 from edgespec.backends.base import Backend
+from edgespec.backends.caches import Caches, Kept
 from edgespec.control.policy import Policy
 from edgespec.decoding.engine import Decoding, Request
 from edgespec.decoding.stopping import FinishReason, Token
+from edgespec.decoding.turnstile import Turnstile
 from edgespec.drafters.base import Drafter
 from edgespec.errors import ContextFull, UsageError
 from edgespec.grammar.matcher import Grammars
 
+SHARED_CHUNK = 128
+"""tokens of a prompt that are processed in one go where others may be waiting: as fast as more, nearly"""
+
 
 class Engine:
-    """A target with its KV cache, drafters and a policy. Runs one generation at a time.
+    """A target with its KV caches, drafters and a policy, for so many generations at a time. They take turns,
+    round by round.
 
-    The cache keeps its tokens between generations: a prompt that begins like the last one is not
-    processed again. Target and drafters stay the caller's to close.
+    Caches keep their tokens between generations: what a prompt shares with an earlier one is not processed
+    again. Target and drafters stay the caller's to close.
     """
 
-    def __init__(self, target: Backend, drafters: Sequence[Drafter], policy: Policy) -> None:
+    def __init__(
+        self,
+        target: Backend,
+        drafters: Sequence[Drafter],
+        policy: Policy,
+        parallel: int = 1,
+        kept: Kept | None = None,
+    ) -> None:
         self.target = target
         if drafters and not target.capabilities.rollback:
             raise UsageError(f"{target.name} cannot speculate: {target.capabilities.reason}")
         self.drafters = tuple(drafters)
         self.policy = policy
-        self.sequence = target.open()
+        self.parallel = parallel
+        self.caches = Caches(target, parallel, kept)
         self.grammars = Grammars(target.tokenizer)
-        self.step = Lock()
+        self.step = Turnstile()
         """held while models compute"""
-        self._current: Generation | None = None
+        self._current: list[Generation] = []
+        """those that have not ended, as far as is known"""
         self._closed = False
         self._start = Lock()
         """held while a generation starts, so that no two do"""
@@ -40,9 +56,9 @@ class Engine:
     def generate(self, prompt: Sequence[int], request: Request, policy: Policy | None = None) -> Generation:
         """Start generating behind `prompt` (token ids), under another policy than usual if one is given.
 
-        An unfinished generation of the same thread ends. Raises UsageError while another thread's runs,
-        if the prompt is empty, and for a constraint that this vocabulary cannot meet; ContextFull if the
-        prompt does not fit.
+        With as many unfinished as may be under way, one of the same thread ends, or UsageError is raised. So
+        it is if the prompt is empty, and for a constraint that this vocabulary cannot meet; ContextFull if
+        the prompt does not fit.
         """
         if not prompt:
             raise UsageError("the prompt is empty; give some text")
@@ -55,26 +71,46 @@ class Engine:
         with self._start:
             if self._closed:
                 raise UsageError("the runtime is closed; load it again")
-            if self._current is not None:
-                self._current.give_way()
-            self._current = Generation(self, prompt, request, policy or self.policy)
-            return self._current
+            self._make_room()
+            policy = policy or self.policy
+            if self.parallel > 1:
+                policy = policy.fork()
+            generation = Generation(self, prompt, request, policy)
+            self._current.append(generation)
+            return generation
+
+    def _make_room(self) -> None:
+        """For another generation."""
+        self._current = [one for one in self._current if not one.over]
+        if len(self._current) < self.parallel:
+            return
+        for one in self._current:
+            if one.gives_way():
+                self._current.remove(one)
+                return
+        raise UsageError(
+            "another thread is generating with this runtime; wait for it, cancel it, or load a second one"
+            if self.parallel == 1
+            else f"{self.parallel} generations are under way already; wait for one, or cancel it"
+        )
 
     def refuse_callbacks(self, what: str) -> None:
         """Raise UsageError inside a callback of the running generation, which would wait for itself."""
-        if self._current is not None and self._current.calls_back:
+        if any(one.calls_back for one in self._current):
             raise UsageError(f"a callback cannot {what}; it may only cancel the generation")
 
     def close(self) -> None:
-        """End the running generation, from any thread, and wait until its models are at rest."""
+        """End what is under way, from any thread, and wait until the models are at rest; then close the
+        target's caches."""
         self.refuse_callbacks("close the runtime")
         with self._start:
             self._closed = True
-            current = self._current
-        if current is not None:
-            current.cancel()
-            with self.step:
-                current.abandon()
+        for one in self._current:
+            one.cancel()
+        with self.step:
+            for one in self._current:
+                one.abandon()
+            self.caches.close()
 
 
 class Generation(Decoding):
@@ -87,9 +123,14 @@ class Generation(Decoding):
     def __init__(self, engine: Engine, prompt: Sequence[int], request: Request, policy: Policy) -> None:
         wanted = request.constraint
         grammar = None if wanted is None else engine.grammars.matcher(wanted, len(prompt))
-        super().__init__(engine.target, engine.sequence, engine.drafters, policy, prompt, request, grammar)
+        largest = engine.target.max_batch
+        chunk = largest if engine.parallel == 1 else min(SHARED_CHUNK, largest)
+        drafters = [drafter.fork() for drafter in engine.drafters]
+        super().__init__(engine.caches, drafters, policy, prompt, request, chunk, grammar)
+        self.policy = policy
         self._engine = engine
-        self._tokens = self._steps()
+        self._computing = self._steps()
+        self._ready: deque[Token] = deque()
         self._thread = current_thread()
 
     def __iter__(self) -> Iterator[Token]:
@@ -97,9 +138,17 @@ class Generation(Decoding):
 
     def __next__(self) -> Token:
         self._engine.refuse_callbacks("read on")
+        while not self._ready:
+            self._ready.extend(self.step())
+        return self._ready.popleft()
+
+    def step(self) -> list[Token]:
+        """Wait for a turn and use it, for a round or a chunk of the prompt; the tokens that it released,
+        perhaps none. Raises StopIteration when it has ended. Instead of iterating, not besides."""
+        self._engine.refuse_callbacks("read on")
         with self._engine.step:
             self._thread = current_thread()
-            return next(self._tokens)
+            return next(self._computing)
 
     def run(self) -> Generation:
         """Generate to the end."""
@@ -114,26 +163,30 @@ class Generation(Decoding):
     @property
     def calls_back(self) -> bool:
         """Whether we are inside one of this generation's own callbacks."""
-        running = getgeneratorstate(self._tokens) == GEN_RUNNING
+        running = getgeneratorstate(self._computing) == GEN_RUNNING
         return running and self._thread is current_thread()
 
     def abandon(self) -> None:
         """End here and now, between two tokens."""
         if self.finish_reason is None:
             self._output.finish("cancelled")
-        self._tokens.close()
+            self._ready.clear()
+        self._computing.close()
+        self._leave()  # if it had not begun
 
-    def give_way(self) -> None:
-        """Another generation wants to start. Raises UsageError if this one is another thread's."""
-        if self.finish_reason is not None or getgeneratorstate(self._tokens) == GEN_CLOSED:  # or failed
-            return
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or failed."""
+        return self.finish_reason is not None or getgeneratorstate(self._computing) == GEN_CLOSED
+
+    def gives_way(self) -> bool:
+        """Another generation wants to start: end, unless this one is another thread's."""
         foreign = self._thread is not current_thread() and self._thread.is_alive()
         if foreign and not self._cancel.is_set():
-            raise UsageError(
-                "another thread is generating with this runtime; wait for it, cancel it, or load a second one"
-            )
+            return False
         with self._engine.step:  # a cancelled one may be in its last pass
             self.abandon()
+        return True
 
     @property
     def text(self) -> str:

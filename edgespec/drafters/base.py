@@ -111,6 +111,15 @@ class Drafter(Protocol):
         """One more token behind those drafted so far in this round."""
         ...
 
+    def fork(self) -> Drafter:
+        """The same for one generation alone, while others may be under way; until it is released. Itself,
+        if it keeps nothing of a text."""
+        return self
+
+    def release(self) -> None:
+        """The generation that it was forked for is over."""
+        return
+
     def close(self) -> None:
         """Free what the drafter owns."""
         ...

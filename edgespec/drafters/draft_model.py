@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.backends.base import Backend, Logits, Segment, Step
+from edgespec.backends.base import Sequence as Cache
+from edgespec.backends.caches import Caches
 from edgespec.backends.prefix import align, common_prefix
 from edgespec.decoding.sampling import Distribution, Mask
 from edgespec.drafters.base import GLANCE, DraftState, Hindsight, Node, Offer
@@ -22,7 +25,7 @@ USUAL_LAG = 16
 
 
 class DraftModel:
-    """Drafts with a model behind a backend, which it owns.
+    """Drafts with a model behind a backend, which it owns. Each fork has a KV cache of its own.
 
     Its cache lags after rounds without it and after full acceptance (the last drafted token was never
     fed); the next pass feeds what is missing together with the newest token. Where it lagged by several
@@ -33,8 +36,9 @@ class DraftModel:
     what is then sampled, the next q is `ready`. Guesses change how many passes it takes and nothing else.
     """
 
-    def __init__(self, backend: Backend, lookup: NGram | None = None) -> None:
-        """Raises ModelError for a model whose state cannot be rolled back."""
+    def __init__(self, backend: Backend, lookup: NGram | None = None, caches: Caches | None = None) -> None:
+        """caches: the backend's; one, if not given. Raises ModelError for a model whose state cannot be
+        rolled back."""
         if not backend.capabilities.rollback:
             raise ModelError(
                 f"{backend.name} cannot be a draft model: {backend.capabilities.reason}. "
@@ -44,27 +48,56 @@ class DraftModel:
         self.backend = backend
         self.steps: Sequence[Step] = ()
         self.hindsight: Sequence[Hindsight] = ()
-        self.sequence = backend.open()
-        """whoever else feeds it only makes it read again"""
         self.guesses = 0
         self._lookup = lookup
         self._guessed: list[int] = []
         """tokens read ahead"""
         self._rows: list[NDArray[np.float32]] = []
         """logits behind all that is drafted, then behind each of the guessed"""
+        self._caches = Caches(backend) if caches is None else caches
+        self._cache: Cache | None = None
+        self._known: int | None = None
+        """tokens that the caches knew when it was first asked, while it has none of them"""
         self._q: Distribution | None = None
         self._confidence = 0.0
 
     def offer(self, context: Sequence[int]) -> Offer | None:
         if len(context) > self.backend.n_ctx:
             return None
-        return Offer(lag=len(context) - min(common_prefix(self.sequence.tokens, context), len(context) - 1))
+        if self._cache is None:
+            if self._known is None:
+                self._known = self._caches.known(context)
+            return Offer(lag=len(context) - self._known)
+        return Offer(lag=len(context) - min(common_prefix(self._cache.tokens, context), len(context) - 1))
+
+    def fork(self) -> DraftModel:
+        other = copy(self)
+        other._cache = other._known = None
+        other._lookup = None if self._lookup is None else self._lookup.fork()
+        return other
+
+    def release(self) -> None:
+        if self._cache is not None:
+            self._caches.release(self._cache)
+            self._cache = self._known = None
+
+    def _take(self, context: Sequence[int]) -> None:
+        """Have a cache."""
+        if self._cache is None:
+            self._cache = self._caches.take(context)
+
+    @property
+    def sequence(self) -> Cache:
+        """Its cache, once it has begun."""
+        assert self._cache is not None
+        return self._cache
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         self._start(context, state)
         if self._lookup is not None and self.guesses > 0:
             self._lookup.read(context)
         if self._has_room():
+            self._take(context)
             align(self.backend, self.sequence, self._context, USUAL_LAG, lambda *_: state.checkpoint())
 
     def _start(self, context: Sequence[int], state: DraftState) -> None:
@@ -74,6 +107,7 @@ class DraftModel:
 
     def look(self, context: Sequence[int], state: DraftState) -> None:
         self._start(context, state)
+        self._take(context)
         known = min(common_prefix(self.sequence.tokens, context), len(context) - 1)
         self.backend.rollback(self.sequence, known)
         start = max(known, len(context) - 1 - GLANCE)

@@ -35,6 +35,12 @@ class NGram:
         self._sizes = range(longest, shortest - 1, -1)
         self._forget()
 
+    def fork(self) -> NGram:
+        return NGram(self._sizes[0], self._sizes[-1])
+
+    def release(self) -> None:
+        self._forget()
+
     def _forget(self) -> None:
         self._text: list[int] = []
         self._behind: dict[tuple[int, ...], int] = {}

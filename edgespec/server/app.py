@@ -58,8 +58,12 @@ class Service:
         self._limits = limits
         self._since = int(time())
         metrics.watch("edgespec_queue_length", "Requests that wait.", lambda: turns.waiting)
-        metrics.watch("edgespec_answering", "1 while a request is answered.", lambda: turns.answering)
+        metrics.watch("edgespec_answering", "Requests that are being answered.", lambda: turns.answering)
         metrics.watch("edgespec_model_loaded", "1 while the models are in memory.", lambda: turns.loaded)
+        metrics.watch("edgespec_cache_bytes", "Caches of other conversations.", lambda: turns.kept.nbytes)
+        metrics.watch("edgespec_cache_budget_bytes", "What they may take.", lambda: turns.about.cache_memory)
+        metrics.watch("edgespec_cache_copies", "How many there are.", lambda: len(turns.kept))
+        metrics.watch("edgespec_cache_evicted", "How many had to go.", lambda: turns.kept.evicted)
 
     async def chat(self, request: Request) -> Response:
         return await self._complete(request, ChatRequest)
@@ -153,7 +157,7 @@ class Service:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def stats(self, request: Request) -> Response:
-        turns = self._turns
+        turns, kept = self._turns, self._turns.kept
         return JSONResponse(
             {
                 "version": __version__,
@@ -162,6 +166,7 @@ class Service:
                 "loaded": turns.loaded,
                 "answering": turns.answering,
                 "waiting": turns.waiting,
+                "caches": {"copies": len(kept), "bytes": kept.nbytes, "evicted": kept.evicted},
                 "last_decision": turns.decision,
                 "available_memory": available_memory(),
                 **self._metrics.summary(),

@@ -12,8 +12,12 @@ from typing import Any
 
 import uvicorn
 
-from edgespec.errors import UsageError
+from edgespec.backends.llama_cpp import DEFAULT_CONTEXT
+from edgespec.device.memory import total_memory
+from edgespec.errors import ModelError, UsageError
+from edgespec.hub.gguf_info import read_info
 from edgespec.hub.names import kind_of
+from edgespec.hub.resolve import resolve_pair
 from edgespec.runtime import load
 from edgespec.server.app import Limits, application
 from edgespec.server.metrics import Metrics
@@ -22,6 +26,9 @@ from edgespec.server.turns import About, Turns
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+USUAL_PARALLEL = 4
+USUAL_CACHE = 1024
+"""MB"""
 CONNECTIONS = 512
 """open at once; more are answered by 503"""
 
@@ -40,6 +47,10 @@ class Serving:
     """strangers may use a server that others can reach"""
     origins: Sequence[str] = ()
     queue: int = 16
+    parallel: int | None = None
+    """requests answered at once; None: USUAL_PARALLEL, or as many as memory allows"""
+    cache_memory: int | None = None
+    """MB for caches of earlier conversations; None: USUAL_CACHE, or what memory allows"""
     max_body: int = 4 << 20
     idle_unload: float | None = None
     grace: float = 10.0
@@ -58,8 +69,9 @@ def serve(
     listening = _bind(serving.host, serving.port)  # first, as it takes less time to fail than loading does
     with listening:
         metrics = Metrics()
+        parallel, cache_memory = _parallel(pair, loading, serving), _cache_memory(serving)
         turns = Turns(
-            lambda: load(pair, **loading),
+            lambda: load(pair, **loading, parallel=parallel, cache_memory=cache_memory),
             metrics,
             queue=serving.queue,
             idle_unload=serving.idle_unload,
@@ -141,6 +153,26 @@ def _bind(host: str, port: int) -> socket.socket:
             "another --host"
         ) from error
     return listening
+
+
+def _parallel(pair: str, loading: Mapping[str, Any], serving: Serving) -> int:
+    """How many contexts of keys and values fit into an eighth of the memory."""
+    if serving.parallel is not None:
+        return serving.parallel
+    try:
+        model = read_info(resolve_pair(pair).target.path)
+    except (ModelError, OSError):  # an ONNX model
+        return USUAL_PARALLEL
+    context = loading.get("n_ctx") or min(DEFAULT_CONTEXT, model.context_length or DEFAULT_CONTEXT)
+    each = 2 * context * (model.kv_bytes_per_token or 0)  # at 32 bits, as in ONNX
+    return max(1, min(USUAL_PARALLEL, total_memory() // 8 // max(each, 1)))
+
+
+def _cache_memory(serving: Serving) -> int:
+    """In bytes."""
+    if serving.cache_memory is not None:
+        return serving.cache_memory << 20
+    return min(USUAL_CACHE << 20, total_memory() // 16)
 
 
 def _name(pair: str) -> str:

@@ -1,8 +1,8 @@
-"""Who is answered when: one thread owns the models and takes requests in turn.
+"""Who is answered when: one thread owns the models, and answers that are under way take turns on them.
 
-Turns are whole answers now, so that requests wait for each other; a request for several answers goes to
-the back of the queue after each. The rest of the server sees tickets and their events only, so turns of
-one round, or passes that several requests share, would change this file alone.
+As many are under way as the runtime takes, the others wait. A turn is a round, or a chunk of a prompt, so
+that a short answer does not wait for a long one; a request for several answers goes to the back of the queue
+after each. The rest of the server sees tickets and their events only.
 
 The thread never waits for a client: events are handed to the event loop, where a slow client's pile up
 (an answer is no longer than the context), and a cancelled ticket gives its turn up before the next pass.
@@ -21,9 +21,9 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
+from edgespec.backends.caches import Kept
 from edgespec.chat.thinking import BEGIN, Said, Thinking, opens_thoughts
 from edgespec.chat.tools import CallForm, call_form
-from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.stopping import FinishReason, Origin, Token
 from edgespec.drafters.draft_model import DraftModel
@@ -108,7 +108,8 @@ class Ticket:
         """fields: the request's, to name one of them in an error. To be made in the event loop."""
         self.wishes = deque(enumerate(wishes))
         self.cancelled = False
-        self.generation: Generation | None = None
+        self.answer: Answer | None = None
+        """that is under way"""
         self._fields = fields
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | ApiError | None] = asyncio.Queue()
@@ -129,6 +130,44 @@ class Ticket:
         self.tell(error if isinstance(error, ApiError) else as_api_error(error, self._fields))
 
 
+class Answer:
+    """The next answer that a ticket wishes for, in the making."""
+
+    def __init__(
+        self, ticket: Ticket, runtime: Runtime, template: str | None, on_round: Callable[[Round], None]
+    ) -> None:
+        """template: the chat template if it is not the model's. Raises ApiError, and what `Runtime.stream`
+        raises."""
+        self._index, wish = ticket.wishes.popleft()
+        self._ticket = ticket
+        if wish.is_chat and not runtime.has_chat_template:
+            raise ApiError(
+                400,
+                f"{runtime.target.name} carries no chat template; use /v1/completions, or start the server "
+                "with --chat-template FILE",
+                param="messages",
+            )
+        prompt = _tokenized(runtime, wish)
+        options: GenerateOptions = {**wish.options, "on_round": on_round}
+        self.generation = runtime.stream(prompt, **options)
+        self._piece_of = runtime.target.tokenizer.piece
+        self._thinking = _thinking(runtime, template, wish, prompt)
+        ticket.tell(Started(self._index))
+
+    def step(self) -> bool:
+        """Use a turn, and say what came of it. Whether the answer goes on."""
+        generation, ticket, thinking = self.generation, self._ticket, self._thinking
+        for token in generation.step():
+            said = Said("", token.text) if thinking is None else thinking.push(token.text)
+            ticket.tell(_piece(self._index, said, token, self._piece_of, copy(generation.stats)))
+        if generation.finish_reason is None:
+            return True
+        if thinking is not None:
+            ticket.tell(Piece(self._index, thinking.finish()))
+        ticket.tell(Ended(self._index, generation.finish_reason, generation.stats))
+        return False
+
+
 @dataclass(frozen=True)
 class About:
     """What is served; known while the models are unloaded, too."""
@@ -143,6 +182,10 @@ class About:
     target_bytes: int
     draft_bytes: int
     """weights that a pass of the target, and of the draft model, reads"""
+    parallel: int
+    """requests that are answered at once"""
+    cache_memory: int
+    """bytes that the caches of other conversations may take"""
 
     @staticmethod
     def of(runtime: Runtime) -> About:
@@ -156,6 +199,8 @@ class About:
             calls=call_form(runtime.chat_template or ""),
             target_bytes=target.weight_bytes,
             draft_bytes=drafter.backend.weight_bytes if isinstance(drafter, DraftModel) else 0,
+            parallel=runtime.parallel,
+            cache_memory=runtime.kept.budget,
         )
 
 
@@ -173,7 +218,7 @@ class Turns:
     ) -> None:
         """Loads the models, and takes them over. Raises what `load` raises.
 
-        queue: how many requests may wait, besides the one that is answered. idle_unload: seconds without
+        queue: how many requests may wait, besides those that are answered. idle_unload: seconds without
         a request after which the models leave memory until the next one; None: never. chat_template: the
         one that `load` uses instead of the model's.
         """
@@ -185,7 +230,7 @@ class Turns:
         self._changed = Condition()
         """guards all below"""
         self._waiting: deque[Ticket] = deque()
-        self._current: Ticket | None = None
+        self._answered: list[Ticket] = []
         self._stopping = False
         self._runtime: Runtime | None = load()
         self.about = About.of(self._runtime)
@@ -200,22 +245,28 @@ class Turns:
         return len(self._waiting)
 
     @property
-    def answering(self) -> bool:
-        """Whether a request is being answered."""
-        return self._current is not None
+    def answering(self) -> int:
+        """Requests that are being answered."""
+        return len(self._answered)
 
     @property
     def loaded(self) -> bool:
         """Whether the models are in memory."""
         return self._runtime is not None
 
+    @property
+    def kept(self) -> Kept:
+        """The caches of other conversations."""
+        runtime = self._runtime
+        return Kept() if runtime is None else runtime.kept
+
     def submit(self, ticket: Ticket) -> None:
         """Queue a request. Raises ApiError when the queue is full, or the server is about to end."""
         with self._changed:
             if self._stopping:
                 raise _stopping()
-            busy = self._current is not None
-            if len(self._waiting) >= self._room + (not busy):
+            free = self.about.parallel - len(self._answered)
+            if len(self._waiting) >= self._room + free:
                 raise ApiError(
                     429,
                     f"{len(self._waiting)} requests are waiting already; try again later",
@@ -232,8 +283,8 @@ class Turns:
             ticket.cancelled = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
-            if ticket.generation is not None:
-                ticket.generation.cancel()
+            if ticket.answer is not None:
+                ticket.answer.generation.cancel()
 
     def refuse(self) -> None:
         """From now on, and whatever waits; what is being answered goes on."""
@@ -246,8 +297,8 @@ class Turns:
 
     def cut_off(self) -> None:
         """End what is being answered."""
-        if (current := self._current) is not None:
-            self.cancel(current)
+        for ticket in list(self._answered):
+            self.cancel(ticket)
 
     def close(self) -> None:
         """End everything and free the models. Safe to call twice."""
@@ -256,39 +307,61 @@ class Turns:
         self._thread.join()
 
     def _work(self) -> None:
-        while (ticket := self._next()) is not None:
-            try:
-                self._answer(ticket)
-            except Exception as error:
-                if not isinstance(error, EdgespecError | ApiError):
-                    log.exception("a request failed")
-                ticket.wishes.clear()
-                ticket.fail(error)
-            with self._changed:
-                self._current = ticket.generation = None
-                if ticket.wishes and not ticket.cancelled:
-                    if self._stopping:
-                        ticket.fail(_stopping())
-                    else:
-                        self._waiting.append(ticket)
-                elif not ticket.wishes:
-                    ticket.tell(None)
+        while self._admit():
+            for ticket in list(self._answered):
+                try:
+                    goes_on = self._turn(ticket)
+                except Exception as error:
+                    if not isinstance(error, EdgespecError | ApiError):
+                        log.exception("a request failed")
+                    goes_on = False
+                    ticket.wishes.clear()
+                    ticket.fail(error)
+                if not goes_on:
+                    self._leave(ticket)
         self._unload()
 
-    def _next(self) -> Ticket | None:
-        """The request whose turn it is, once there is one; None: it is time to end."""
+    def _admit(self) -> bool:
+        """Let in who waits, as far as there is room; wait for the first. False: it is time to end."""
         with self._changed:
             idle_since = monotonic()
-            while not self._waiting:
+            while not self._waiting and not self._answered:
                 if self._stopping:
-                    return None
+                    return False
                 left = None if self._idle is None else idle_since + self._idle - monotonic()
                 if left is not None and left <= 0:
                     self._unload()
                     left = None
                 self._changed.wait(left)
-            self._current = self._waiting.popleft()
-            return self._current
+            while self._waiting and len(self._answered) < self.about.parallel:
+                self._answered.append(self._waiting.popleft())
+            return True
+
+    def _turn(self, ticket: Ticket) -> bool:
+        """Begin a ticket's answer, or go on with it. Whether it goes on."""
+        if ticket.answer is None:
+            answer = Answer(ticket, self._loaded(), self._template, self._observer.round)
+            with self._changed:
+                ticket.answer = answer
+                if ticket.cancelled:
+                    answer.generation.cancel()
+        return ticket.answer.step()
+
+    def _leave(self, ticket: Ticket) -> None:
+        """An answer has ended, or could not begin: make room for the next."""
+        if ticket.answer is not None:
+            generation = ticket.answer.generation
+            self._observer.answered(generation.stats, generation.finish_reason)
+            self.decision = generation.policy.explain()
+        with self._changed:
+            self._answered.remove(ticket)
+            ticket.answer = None
+            if not ticket.wishes:
+                ticket.tell(None)
+            elif self._stopping:
+                ticket.fail(_stopping())
+            elif not ticket.cancelled:
+                self._waiting.append(ticket)
 
     def _unload(self) -> None:
         runtime, self._runtime = self._runtime, None
@@ -308,50 +381,13 @@ class Turns:
                 raise ApiError(503, message, code="model_unavailable", retry_after=30) from error
         return self._runtime
 
-    def _answer(self, ticket: Ticket) -> None:
-        """One answer, to its end."""
-        runtime = self._loaded()
-        index, wish = ticket.wishes.popleft()
-        if wish.is_chat and not runtime.has_chat_template:
-            raise ApiError(
-                400,
-                f"{runtime.target.name} carries no chat template; use /v1/completions, or start the server "
-                "with --chat-template FILE",
-                param="messages",
-            )
-        prompt = _tokenized(runtime, wish)
-        options: GenerateOptions = {**wish.options, "on_round": self._observer.round}
-        generation = runtime.stream(prompt, **options)
-        with self._changed:
-            ticket.generation = generation
-            if ticket.cancelled:
-                generation.cancel()
-        ticket.tell(Started(index))
-        try:
-            self._say(ticket, index, generation, self._thinking(runtime, wish, prompt), runtime)
-        finally:
-            self._observer.answered(generation.stats, generation.finish_reason)
-            self.decision = runtime.policy.explain()
 
-    def _say(
-        self, ticket: Ticket, index: int, generation: Generation, thinking: Thinking | None, runtime: Runtime
-    ) -> None:
-        piece_of = runtime.target.tokenizer.piece
-        for token in generation:
-            said = Said("", token.text) if thinking is None else thinking.push(token.text)
-            so_far = copy(generation.stats)
-            ticket.tell(_piece(index, said, token, piece_of, so_far))
-        if thinking is not None:
-            ticket.tell(Piece(index, thinking.finish()))
-        assert generation.finish_reason is not None
-        ticket.tell(Ended(index, generation.finish_reason, generation.stats))
-
-    def _thinking(self, runtime: Runtime, wish: Wish, prompt: Sequence[int]) -> Thinking | None:
-        """What takes thoughts out of the answer, for models whose chat template knows of such."""
-        template = self._template or runtime.target.chat_template
-        if not wish.is_chat or template is None or BEGIN not in template:
-            return None
-        return Thinking(begun=opens_thoughts(prompt, runtime.target.tokenizer))
+def _thinking(runtime: Runtime, template: str | None, wish: Wish, prompt: Sequence[int]) -> Thinking | None:
+    """What takes thoughts out of the answer, for models whose chat template knows of such."""
+    template = template or runtime.target.chat_template
+    if not wish.is_chat or template is None or BEGIN not in template:
+        return None
+    return Thinking(begun=opens_thoughts(prompt, runtime.target.tokenizer))
 
 
 def _tokenized(runtime: Runtime, wish: Wish) -> list[int]:

@@ -197,16 +197,16 @@ def test_a_recurrent_model_is_found_unable_to_roll_back_and_decodes_plainly(recu
     # The same by hand: every text fed anew to an empty cache.
     history = list(prompt)
     for token in answer.tokens:
-        backend.rollback(engine.sequence, 0)
-        row = backend.forward([Segment(engine.sequence, history)])[0].copy()
+        backend.rollback(engine.caches.sequences[0], 0)
+        row = backend.forward([Segment(engine.caches.sequences[0], history)])[0].copy()
         row[list(VOCABULARY.ends)] -= 100
         assert token == row.argmax()
         history.append(token)
 
     for other in (prompt, [*prompt, 3, 4], history):  # what cannot be reused is computed anew
         again = engine.generate(other, Request(settings, max_tokens=5)).run()
-        backend.rollback(engine.sequence, 0)
-        row = backend.forward([Segment(engine.sequence, other)])[0].copy()
+        backend.rollback(engine.caches.sequences[0], 0)
+        row = backend.forward([Segment(engine.caches.sequences[0], other)])[0].copy()
         row[list(VOCABULARY.ends)] -= 100
         assert again.tokens[0] == row.argmax()
     backend.close()

@@ -29,7 +29,6 @@ def build(target: LlamaCpp) -> Iterator[Build]:
     yield make
     for engine in engines:
         engine.close()
-        target.close(engine.sequence)
 
 
 @pytest.fixture(scope="module")

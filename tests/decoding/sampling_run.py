@@ -124,5 +124,5 @@ def sample(
                 found.drafted += generation.stats.drafted
                 found.accepted += generation.stats.accepted
     finally:
-        target.close(engine.sequence)
+        engine.close()
     return found

@@ -67,7 +67,7 @@ def test_no_text_follows_an_end_token_that_was_drafted_in_the_middle_of_a_block(
         engine = build(oracle, depth=12)
         answer = engine.generate(PROMPT, request).run()
         assert (answer.tokens, answer.finish_reason) == (tokens, "stop")
-        assert len(engine.sequence) <= len(PROMPT) + len(tokens)
+        assert len(engine.caches.sequences[0]) <= len(PROMPT) + len(tokens)
         assert not any(end in block[:-1] for block in oracle.drafted), "drafted behind an end token"
 
 
@@ -87,8 +87,8 @@ def test_text_ids_logprobs_and_cache_end_together_before_a_stop_string(build: Bu
         assert answer.tokens == [t.id for t in released]
         assert all(t.logprob is not None for t in released)
         assert len(VOCABULARY.text(answer.tokens)) <= len(text[: first + 3].encode())
-        assert engine.sequence.tokens == truth[: len(engine.sequence)]
-        assert len(engine.sequence) <= len(PROMPT) + len(answer.tokens)
+        assert engine.caches.sequences[0].tokens == truth[: len(engine.caches.sequences[0])]
+        assert len(engine.caches.sequences[0]) <= len(PROMPT) + len(answer.tokens)
 
 
 def test_a_stop_before_the_budget_in_the_same_round_wins(build: Build) -> None:
@@ -155,7 +155,7 @@ def test_the_context_is_used_to_the_last_token_and_then_said_to_be_full(
     for drafter, depth in ((None, 0), (draft_model, 5), (NGram(2, 1), 12)):
         engine = Engine(target, [] if drafter is None else [drafter], FixedDepth(depth))
         answers.append(engine.generate(PROMPT, Request(NO_END)).run())
-        target.close(engine.sequence)
+        engine.close()
     target.close()
     for answer in answers:
         assert answer.finish_reason == "context"

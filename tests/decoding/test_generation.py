@@ -90,7 +90,7 @@ def test_cancelling_while_the_prompt_is_read_gives_an_empty_output(model_files: 
     assert (answer.text, answer.tokens, answer.finish_reason) == ("", [], "cancelled")
     assert max(done) < len(long) - 1
     again = engine.generate(long, Request(NO_END, max_tokens=5)).run()
-    assert again.stats.cached_tokens == max(done) + 8, "what was read before is not read again"
+    assert again.stats.cached_tokens == max(done), "what was read before is not read again"
     assert len(again.tokens) == 5
     target.close()
 

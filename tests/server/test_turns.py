@@ -64,8 +64,7 @@ def test_a_client_that_leaves_frees_its_slot_within_a_round(
     gate.open.clear()
     leave = leaving(endless, path, body)
     assert gate.reached.wait(PATIENCE)
-    ticket = endless.turns._current
-    assert ticket is not None
+    [ticket] = endless.turns._answered
     leave()
     until(lambda: ticket.cancelled)
     rounds = gate.registry.get_sample_value("edgespec_round_depth_count")
@@ -106,8 +105,7 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_given_up(
     endless.gate.reached.clear()
     leave = leaving(endless, TEXT, ENDLESS | {"max_tokens": 1500, "stream": True, "logprobs": 20})
     assert endless.gate.reached.wait(PATIENCE)
-    ticket = endless.turns._current
-    assert ticket is not None
+    [ticket] = endless.turns._answered
     endless.gate.open.set()
     assert endless.complete("stay", max_tokens=3)["choices"]  # after the other's turn, which ended
     assert endless.gate.registry.get_sample_value("edgespec_answers_total", {"finish_reason": "length"}) == 2
