@@ -19,8 +19,8 @@ from edgespec.device.power import (
 
 # In the form the programs print; not recorded on boards of ours.
 ORIN = (
-    "05-11-2023 10:12:13 RAM 2517/7620MB (lfb 4x4MB) SWAP 0/3810MB (cached 0MB) CPU [3%@1510,0%@1510,off,off] "
-    "EMC_FREQ 0%@2133 GR3D_FREQ 0%@[305] CPU@45.9C SOC2@45.0C tj@46.5C VDD_IN 5121mW/5080mW"
+    "05-11-2023 10:12:13 RAM 2517/7620MB (lfb 4x4MB) CPU [3%@1510,0%@1510,off,off] GR3D_FREQ 0%@[305] "
+    "CPU@45.9C tj@46.5C VDD_IN 5121mW/5080mW VDD_CPU_GPU_CV 532mW/520mW VDD_SOC 1532mW/1528mW"
 )
 NANO = "RAM 1903/3964MB (lfb 119x4MB) CPU [2%@102,1%@102] CPU@35.5C POM_5V_IN 1639/1639 POM_5V_GPU 40/40"
 
