@@ -64,6 +64,12 @@ def page(chrome: Chrome, tiny: Server, size: str) -> ChatPage:
 
 
 @pytest.fixture
+def desk(chrome: Chrome, tiny: Server) -> ChatPage:
+    """The same, on a desktop only."""
+    return ChatPage.of(chrome, tiny.url)
+
+
+@pytest.fixture
 def endless_page(chrome: Chrome, endless: Server, size: str) -> ChatPage:
     """The page of a model whose answers do not end."""
     return ChatPage.of(chrome, endless.url, size)

@@ -67,10 +67,8 @@ def test_an_answer_is_seen_while_it_comes_and_stops_when_told(
     assert page.answer == kept
 
 
-def test_the_view_follows_the_answer_until_the_reader_scrolls_up(
-    endless_page: ChatPage, endless: Server
-) -> None:
-    page = endless_page
+def test_the_view_follows_the_answer_until_the_reader_scrolls_up(chrome: Chrome, endless: Server) -> None:
+    page = ChatPage.of(chrome, endless.url)
     at_end = "const s = document.getElementById('scroller');"
     at_end += (
         "return s.scrollHeight > s.clientHeight + 200 && s.scrollHeight - s.clientHeight - s.scrollTop < 40"
@@ -89,7 +87,8 @@ def test_the_view_follows_the_answer_until_the_reader_scrolls_up(
     page.until(lambda: not page.answering)
 
 
-def test_regenerating_replaces_the_last_answer(page: ChatPage) -> None:
+def test_regenerating_replaces_the_last_answer(desk: ChatPage) -> None:
+    page = desk
     greedy(page, 8)
     page.ask("stay")
     short = page.answer
@@ -100,7 +99,8 @@ def test_regenerating_replaces_the_last_answer(page: ChatPage) -> None:
     assert len(page.texts) == 2 and len(page.answer) > len(short) and page.answer.startswith(short)
 
 
-def test_editing_a_message_branches_off_there(page: ChatPage, library: edgespec.Runtime) -> None:
+def test_editing_a_message_branches_off_there(desk: ChatPage, library: edgespec.Runtime) -> None:
+    page = desk
     greedy(page)
     page.ask("stay")
     page.ask("yes")
@@ -162,8 +162,8 @@ def test_tokens_are_coloured_by_origin(page: ChatPage, library: edgespec.Runtime
     assert len(page.all(".tokens span")) > 0  # the choice is kept, and where the tokens came from
 
 
-def test_thoughts_are_folded_and_markdown_is_shown(chrome: Chrome, scripted: Server, size: str) -> None:
-    page = ChatPage.of(chrome, scripted.url, size)
+def test_thoughts_are_folded_and_markdown_is_shown(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
     answer = page.ask("stay")
     assert answer.startswith("Hi you <img") and THOUGHT not in answer
     thoughts = page.chrome.find_element("css selector", ".reasoning")
@@ -204,9 +204,9 @@ def test_what_a_model_writes_does_nothing_but_be_read(chrome: Chrome, scripted: 
     assert page.complaints() == []
 
 
-def test_the_server_is_sent_what_the_settings_say(
-    page: ChatPage, library: edgespec.Runtime, size: str
-) -> None:
+def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:
+    page = desk
+
     def field(name: str, text: str) -> None:
         page.by_id(f"s-{name}").clear()
         page.by_id(f"s-{name}").send_keys(text)

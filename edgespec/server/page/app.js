@@ -17,7 +17,8 @@ const input = $("input");
 const follower = new Follower($("scroller"), $("content"));
 let current = create(settings.system);
 let views = new Map(); // of the current conversation's messages
-let waiting = false; // for the next frame
+let waiting = false; // for the next time that is shown
+const PACE = 80; // milliseconds
 const touch = matchMedia("(pointer: coarse)");
 
 // What is seen
@@ -55,16 +56,17 @@ function showEverything() {
   sidebar.show(conversations.values(), id, { open, rename, remove });
 }
 
-/** A growing answer changed: show that with the next frame, whatever comes until then. */
+/** A growing answer changed: show that soon, with whatever comes until then. Often enough to be read; the
+ * model may need the processor that draws. */
 function progress(message) {
   strip.sample(message.stats);
   if (waiting) return;
   waiting = true;
-  requestAnimationFrame(() => {
+  setTimeout(() => {
     waiting = false;
     const running = answering.isRunning(current.id);
     views.get(message)?.show({ running, coloured: settings.coloured, last: true });
-  });
+  }, PACE);
 }
 
 // What people do
