@@ -69,11 +69,19 @@ def matrices(model: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+def paths(program: str) -> list[str]:
+    """Those that can be counted here: an emulator has all, a processor its own."""
+    if is_arm(program):
+        return list(ARM_CPUS)
+    work = ["Q4_0", "1", "16", str(INPUTS)]
+    return [path for path in X86_PATHS if subprocess.run([program, "--work", path, *work]).returncode == 0]
+
+
 def print_counts(program: str, types: list[str]) -> None:
     print("Instructions per weight, by the number of tokens\n")
     print("| path | type |" + "".join(f" {n} |" for n in TOKENS))
     print("|---|---|" + "---|" * len(TOKENS))
-    for path in ARM_CPUS if is_arm(program) else X86_PATHS:
+    for path in paths(program):
         for type_ in types:
             row = "".join(f" {per_weight(program, path, type_, n):.2f} |" for n in TOKENS)
             print(f"| {path} | {type_} |{row}", flush=True)
@@ -105,6 +113,8 @@ def main() -> None:
     parser.add_argument("--types", default="Q4_0,Q4_K,Q6_K,Q8_0", help="ggml's names (%(default)s)")
     parser.add_argument("--model", help="a GGUF file to estimate the time of a pass for")
     arguments = parser.parse_args()
+    if arguments.model and not is_arm(arguments.program):
+        parser.error("--model needs a program that is built for Arm")
     print_counts(arguments.program, arguments.types.split(","))
     if arguments.model:
         print_estimate(arguments.program, arguments.model)

@@ -43,7 +43,9 @@ inline float largest_of(const float* x) {  // kStep values
     largest = Simd::max(largest, Simd::load_floats(x + i));
   float lanes[Simd::kLanes];
   Simd::store(lanes, largest);
-  return *std::max_element(lanes, lanes + Simd::kLanes);
+  float most = lanes[0];
+  for (float lane : lanes) most = larger(most, lane);
+  return most;
 }
 
 // weights = e^(scores − largest), in place; their sum.
@@ -118,7 +120,7 @@ void attention_step(const Attention& a, const T* keys, const T* values, int seen
     EDGESPEC_UNROLL
     for (int v = 0; v < kTogether; v++) {
       // What lies behind the last tile is hidden below, whatever it is; it must only be there.
-      const int position = first + v * Simd::kLanes, tile = std::min(position / kRows, (seen - 1) / kRows);
+      const int position = first + v * Simd::kLanes, tile = smaller(position / kRows, (seen - 1) / kRows);
       x[v] = keys + tile * kRows * size + position % kRows;
       EDGESPEC_UNROLL
       for (int r = 0; r < kRows_; r++) sums[r][v] = Simd::zero();
@@ -133,21 +135,21 @@ void attention_step(const Attention& a, const T* keys, const T* values, int seen
     }
   }
   for (int r = 0; r < kRows_; r++) {
-    const int begin = static_cast<int>(std::max<int64_t>(visible[r].begin, 0));
-    const int end = static_cast<int>(std::min<int64_t>(visible[r].end, seen));
+    const int begin = static_cast<int>(larger<int64_t>(visible[r].begin, 0));
+    const int end = static_cast<int>(smaller<int64_t>(visible[r].end, seen));
     float* s = scores[r];
     float& largest = state[r][0];
     float& total = state[r][1];
     if (begin >= end) {
-      std::fill(s, s + kStep, 0.0f);
+      fill(s, s + kStep, 0.0f);
       continue;
     }
     if (bias[r])
       for (int i = begin; i < end; i++) s[i] += bias[r][i];
-    std::fill(s, s + begin, kNothing);
-    std::fill(s + end, s + kStep, kNothing);
+    fill(s, s + begin, kNothing);
+    fill(s + end, s + kStep, kNothing);
     const float before = largest;
-    largest = std::max(before, largest_of(s));
+    largest = larger(before, largest_of(s));
     const float sum = weigh(s, largest);
     if (largest != before && total > 0) {
       alignas(64) float factor[Simd::kLanes];
@@ -181,13 +183,13 @@ void attend_span(const Attention& a, int64_t head, int64_t span) {
   float* states = a.partial + (head * a.spans() + span) * rows * stride;
   for (int64_t r = 0; r < rows; r++) {
     states[r * stride] = kNothing;
-    std::fill(states + r * stride + 1, states + (r + 1) * stride, 0.0f);
+    fill(states + r * stride + 1, states + (r + 1) * stride, 0.0f);
   }
-  const int64_t last = std::min(a.total, (span + 1) * Attention::kSpan);
+  const int64_t last = smaller(a.total, (span + 1) * Attention::kSpan);
   for (int64_t start = span * Attention::kSpan; start < last; start += kStep) {
-    const int seen = static_cast<int>(std::min<int64_t>(kStep, a.total - start));
+    const int seen = static_cast<int>(smaller<int64_t>(kStep, a.total - start));
     for (int64_t first = 0; first < rows; first += kRowBlock) {
-      const int n = static_cast<int>(std::min<int64_t>(kRowBlock, rows - first));
+      const int n = static_cast<int>(smaller<int64_t>(kRowBlock, rows - first));
       Span visible[kRowBlock];
       const float* bias[kRowBlock];
       float* state[kRowBlock];
@@ -216,11 +218,11 @@ void join(const Attention& a, int64_t head, int64_t token, float* y) {
   const int64_t rows = a.tokens * a.group(), stride = a.size + 2;
   for (int64_t row = token * a.group(); row < (token + 1) * a.group(); row++, y += a.size) {
     float largest = kNothing, total = 0;
-    std::fill(y, y + a.size, 0.0f);
+    fill(y, y + a.size, 0.0f);
     for (int64_t span = 0; span < a.spans(); span++) {
       const float* state = a.partial + ((head * a.spans() + span) * rows + row) * stride;
       if (state[1] == 0) continue;
-      const float both = std::max(largest, state[0]);
+      const float both = larger(largest, state[0]);
       float lanes[Simd::kLanes];
       Simd::store(lanes, exponential(Simd::set1(largest - both)));
       const float keep = total > 0 ? lanes[0] : 0.0f;

@@ -233,7 +233,7 @@ Status* create(const ort::CustomOp*, const Api* api, const ort::KernelInfo* info
   if (kernel.kv_heads < 1 || kernel.heads < 1 || kernel.heads > kMostHeads ||
       kernel.heads % kernel.kv_heads || kernel.window < 0)
     return invalid(api, "edgespec.Attention: heads, kv_heads or window make no sense");
-  if (!kernels()) return invalid(api, "edgespec: EDGESPEC_ISA names no instruction set of this processor");
+  if (!kernels()) return invalid(api, wrong_choice());
   *out = new (std::nothrow) Kernel(kernel);
   return *out ? nullptr : invalid(api, "edgespec: out of memory");
 }

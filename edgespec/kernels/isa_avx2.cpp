@@ -2,10 +2,9 @@
 #define EDGESPEC_AVX_VNNI 0
 
 #include "isa_avx2.h"
-#include "x86_features.h"
 
 namespace edgespec {
 extern const Kernels kAvx2;
-const Kernels kAvx2 = {
-    "avx2", avx2::Simd::kMaxTokens, has_avx2, avx2::quantize, avx2::multiply_tiles, avx2::attend, avx2::join};
+const Kernels kAvx2 = {"avx2",    avx2::Simd::kMaxTokens, avx2::quantize, avx2::multiply_tiles, avx2::attend,
+                       avx2::join};
 }  // namespace edgespec

@@ -119,11 +119,10 @@ struct Simd {
 
 #include "tile_kernel.h"
 #include "attention_kernel.h"
-#include "x86_features.h"
 
 namespace edgespec {
 extern const Kernels kAvx512Vnni;
-const Kernels kAvx512Vnni = {"avx512vnni",         avx512vnni::Simd::kMaxTokens, has_avx512vnni,
-                             avx512vnni::quantize, avx512vnni::multiply_tiles,   avx512vnni::attend,
-                             avx512vnni::join};
+const Kernels kAvx512Vnni = {"avx512vnni",         avx512vnni::Simd::kMaxTokens,
+                             avx512vnni::quantize, avx512vnni::multiply_tiles,
+                             avx512vnni::attend,   avx512vnni::join};
 }  // namespace edgespec

@@ -2,11 +2,10 @@
 #define EDGESPEC_AVX_VNNI 1
 
 #include "isa_avx2.h"
-#include "x86_features.h"
 
 namespace edgespec {
 extern const Kernels kAvxVnni;
-const Kernels kAvxVnni = {"avxvnni",         avxvnni::Simd::kMaxTokens, has_avxvnni,
-                          avxvnni::quantize, avxvnni::multiply_tiles,   avxvnni::attend,
-                          avxvnni::join};
+const Kernels kAvxVnni = {"avxvnni",         avxvnni::Simd::kMaxTokens,
+                          avxvnni::quantize, avxvnni::multiply_tiles,
+                          avxvnni::attend,   avxvnni::join};
 }  // namespace edgespec

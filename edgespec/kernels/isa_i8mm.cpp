@@ -1,11 +1,10 @@
 #define EDGESPEC_ISA i8mm
 #define EDGESPEC_DOT 2
 
-#include "arm_features.h"
 #include "isa_neon.h"
 
 namespace edgespec {
 extern const Kernels kI8mm;
-const Kernels kI8mm = {
-    "i8mm", i8mm::Simd::kMaxTokens, has_i8mm, i8mm::quantize, i8mm::multiply_tiles, i8mm::attend, i8mm::join};
+const Kernels kI8mm = {"i8mm",    i8mm::Simd::kMaxTokens, i8mm::quantize, i8mm::multiply_tiles, i8mm::attend,
+                       i8mm::join};
 }  // namespace edgespec

@@ -1,11 +1,10 @@
 #define EDGESPEC_ISA neon
 #define EDGESPEC_DOT 0
 
-#include "arm_features.h"
 #include "isa_neon.h"
 
 namespace edgespec {
 extern const Kernels kNeon;
-const Kernels kNeon = {
-    "neon", neon::Simd::kMaxTokens, has_neon, neon::quantize, neon::multiply_tiles, neon::attend, neon::join};
+const Kernels kNeon = {"neon",    neon::Simd::kMaxTokens, neon::quantize, neon::multiply_tiles, neon::attend,
+                       neon::join};
 }  // namespace edgespec

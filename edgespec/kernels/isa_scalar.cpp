@@ -174,7 +174,7 @@ struct Simd {
 
 namespace edgespec {
 extern const Kernels kScalar;
-const Kernels kScalar = {"scalar",         scalar::Simd::kMaxTokens, [] { return true; },
-                         scalar::quantize, scalar::multiply_tiles,   scalar::attend,
-                         scalar::join};
+const Kernels kScalar = {"scalar",         scalar::Simd::kMaxTokens,
+                         scalar::quantize, scalar::multiply_tiles,
+                         scalar::attend,   scalar::join};
 }  // namespace edgespec

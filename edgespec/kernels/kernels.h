@@ -54,15 +54,14 @@ struct Attention {
   int64_t bias_stride;
   float* partial;  // [kv_heads][spans][tokens · group][2 + size]: maximum, sum, weighted values
 
-  int64_t group() const { return heads / kv_heads; }
-  int64_t spans() const { return (total + kSpan - 1) / kSpan; }
+  [[gnu::always_inline]] int64_t group() const { return heads / kv_heads; }
+  [[gnu::always_inline]] int64_t spans() const { return (total + kSpan - 1) / kSpan; }
 };
 
 // The code for one instruction set.
 struct Kernels {
   const char* name;
-  int max_tokens;       // of one Activations
-  bool (*supported)();  // by this processor
+  int max_tokens;  // of one Activations
   void (*quantize)(const float* x, int64_t inputs, int offset, const Activations& out);
   // y[token][row] (+ bias[row]) for tiles first … last − 1. x: `parts` of falling size, by one at most.
   void (*multiply_tiles)(const Matrix& matrix, int64_t first, int64_t last, const Activations* x, int parts,
@@ -74,6 +73,7 @@ struct Kernels {
 // The best for this processor; EDGESPEC_ISA may name another. nullptr if that cannot run here.
 const Kernels* kernels();
 const Kernels* kernels(const char* name);
+const char* wrong_choice();  // what is wrong with EDGESPEC_ISA if there are none
 
 // What is subtracted from a type's quants.
 int offset_of(Type type);

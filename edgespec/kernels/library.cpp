@@ -25,6 +25,9 @@ EXPORT const char* edgespec_isa() {
   return chosen ? chosen->name : nullptr;
 }
 
+// Then: its value, and which can.
+EXPORT const char* edgespec_isa_error() { return edgespec::wrong_choice(); }
+
 // Without a runtime, in one thread, on any instruction set: x float32 [tokens, inputs] -> y float32
 // [tokens, outputs]. 0, or -1 if the instruction set or the matrix is not to be had.
 EXPORT int edgespec_matmul(const char* isa, int64_t type, const uint8_t* w, int64_t outputs, int64_t inputs,

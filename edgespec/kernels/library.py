@@ -64,15 +64,15 @@ def _probe(library: Path) -> tuple[str | None, str | None]:
         return f"{library} is missing", None
     try:
         loaded = ctypes.CDLL(str(library))
-        abi, isa = loaded.edgespec_abi, loaded.edgespec_isa
+        abi, isa, isa_error = loaded.edgespec_abi, loaded.edgespec_isa, loaded.edgespec_isa_error
     except (OSError, AttributeError) as error:
         return f"{library} cannot be loaded: {error}", None
     if (found := abi()) != ABI:
         return f"{library} is of version {found}, not {ABI}; install edgespec again", None
-    isa.restype = ctypes.c_char_p
+    isa.restype = isa_error.restype = ctypes.c_char_p
     name = isa()
     if name is None:
-        return "EDGESPEC_ISA names no instruction set of this processor", None
+        return isa_error().decode(errors="replace"), None
     try:
         import onnxruntime
 

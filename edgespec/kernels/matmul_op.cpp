@@ -86,7 +86,7 @@ Status* create(const ort::CustomOp*, const Api* api, const ort::KernelInfo* info
   if (outputs < 1 || outputs > kLargest || inputs > kLargest || !kernel.matrix.tile_bytes())
     return invalid(api, "edgespec: K, N and type do not describe a packed matrix");
   kernel.bytes = kernel.matrix.tiles() * kernel.matrix.tile_bytes();
-  if (!kernels()) return invalid(api, "edgespec: EDGESPEC_ISA names no instruction set of this processor");
+  if (!kernels()) return invalid(api, wrong_choice());
   *out = new (std::nothrow) Kernel(kernel);
   return *out ? nullptr : invalid(api, "edgespec: out of memory");
 }

@@ -7,11 +7,12 @@
 // over blocks) is rounded alike everywhere. So rows are bitwise equal across all of those.
 //
 // This header is compiled once per instruction set, inside a namespace of its own. The including file
-// defines `Simd` before it; see isa_scalar.cpp for what that must offer.
+// defines `Simd` before it; see isa_scalar.cpp for what that must offer. No function of another namespace may
+// be left in the object file, as those of the standard library are where nothing is inlined: the linker could
+// take it for all code, also for that which runs on processors without these instructions.
 
-#include <algorithm>
+#include <cfloat>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -38,6 +39,18 @@ constexpr int32_t kZeros[2] = {0, 0};
 using F = Simd::F;
 using I = Simd::I;
 using U = Simd::U;
+
+template <class T>
+constexpr T smaller(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+constexpr T larger(T a, T b) {
+  return a < b ? b : a;
+}
+inline void fill(float* begin, const float* end, float value) {
+  for (; begin < end; begin++) *begin = value;
+}
 
 // Scales and minimums of a group's blocks. A codec with kHalves has a scale for each half of a block.
 template <int blocks>
@@ -348,7 +361,7 @@ void multiply_tiles(const Matrix& matrix, int64_t first, int64_t last, const Act
   alignas(64) float out[Simd::kMaxTokens][kRows];
   const size_t tile_bytes = matrix.tile_bytes();
   for (int64_t tile = first; tile < last; tile++) {
-    const int64_t row = tile * kRows, rows = std::min<int64_t>(kRows, matrix.outputs - row);
+    const int64_t row = tile * kRows, rows = smaller<int64_t>(kRows, matrix.outputs - row);
     float* to = y + row;
     for (int i = 0; i < parts; i++) {
       functions[x[0].tokens - x[i].tokens](matrix.data + tile * tile_bytes, matrix.inputs, x[i], out);
@@ -371,7 +384,7 @@ void quantize(const float* x, int64_t inputs, int offset, const Activations& out
       const float largest = Simd::largest_magnitude(x), scale = largest / 127.0f;
       int8_t quants[kBlock];
       int32_t sums[2] = {0, 0};
-      if (largest <= std::numeric_limits<float>::max()) {
+      if (largest <= FLT_MAX) {
         Simd::round(x, largest > kTiny ? 127.0f / largest : 0.0f, quants, sums);
       } else {
         std::memset(quants, 0, kBlock);
