@@ -30,8 +30,9 @@ inline F exponential(F x) {
   F rest = Simd::fma(n, Simd::set1(-0.693359375f), clamped);  // ln 2 in two parts
   rest = Simd::fma(n, Simd::set1(2.12194440e-4f), rest);
   F y = Simd::set1(1.9875691500e-4f);  // the polynomial of Cephes' expf
-  for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-    y = Simd::fma(y, rest, Simd::set1(c));
+  constexpr float kFactors[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                                5.0000001201e-1f};
+  for (float c : kFactors) y = Simd::fma(y, rest, Simd::set1(c));
   y = Simd::add(Simd::fma(Simd::mul(rest, rest), y, rest), Simd::set1(1.0f));
   I scaled = Simd::add(Simd::as_bits(y), Simd::template shift_left<23>(Simd::as_bits(shifted)));
   return Simd::zero_where_below(Simd::as_floats(scaled), x, kLeast);
