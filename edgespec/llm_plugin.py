@@ -14,7 +14,9 @@ try:
     import llm
     from llm.parts import TextPart
 except ImportError as error:
-    raise ImportError("edgespec's plugin for llm needs the package llm: pip install llm") from error
+    raise ImportError(
+        "edgespec's plugin for llm needs the package llm, 0.32 or newer: pip install -U llm"
+    ) from error
 
 from pydantic import Field
 

@@ -67,4 +67,4 @@ def test_without_llm_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['llm'] = None; import edgespec.llm_plugin"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
-    assert "needs the package llm: pip install llm" in done.stderr
+    assert "needs the package llm, 0.32 or newer: pip install -U llm" in done.stderr
