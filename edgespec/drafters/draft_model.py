@@ -201,4 +201,5 @@ class DraftModel:
         return Node(token, q, self._confidence, self.name)
 
     def close(self) -> None:
+        self._caches.close()
         self.backend.close()

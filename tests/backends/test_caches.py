@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pair import VOCABULARY, load, model_path
 
+import edgespec
 from edgespec.backends.base import Backend, Logits, Segment
 from edgespec.backends.caches import LITTLE, Caches, Kept
 from edgespec.backends.prefix import align
@@ -154,3 +155,12 @@ def test_models_share_a_budget_and_close_what_is_theirs(backend: Backend, feed: 
     one.close()
     two.close()
     assert (len(kept), kept.nbytes) == (0, 0)
+
+
+def test_a_closed_runtime_keeps_no_copies(model_files: Path) -> None:
+    options: Any = {"draft": model_files / "draft.gguf", "depth": 3, "cache_memory": 1 << 30}
+    with edgespec.load(model_files / "target.gguf", **options) as runtime:
+        for seed in (1, 2):
+            runtime.generate(text(100, seed), max_tokens=4)
+        assert len(runtime.kept) == 2, "the target's and the draft's"
+    assert (len(runtime.kept), runtime.kept.nbytes) == (0, 0)
