@@ -158,6 +158,7 @@ def check_memory(
         f"{human(available.bytes)} left; nothing was loaded.\n"
         + "\n".join(lines)
         + f"\nSee what fits: edgespec plan {target.name}. A smaller --ctx, a smaller --kv-type"
+        + (", a smaller --parallel" if settings.sequences > 1 else "")
         + (" or --draft ngram" if draft else "")
         + " may do; --no-memory-check goes on anyway"
     )

@@ -108,8 +108,11 @@ except edgespec.NotEnoughMemory as error:
 def test_one_may_go_on_all_the_same(model_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "find_available", lambda: Available(1 * MIB, "the machine"))
     file = model_files / "target.gguf"
-    with pytest.raises(NotEnoughMemory):
+    with pytest.raises(NotEnoughMemory) as refused:
         edgespec.load(file)
+    assert "--parallel" not in str(refused.value)
+    with pytest.raises(NotEnoughMemory, match="a smaller --parallel"):
+        edgespec.load(file, parallel=2)
     edgespec.load(file, memory_check=False, draft="none").close()
 
 
