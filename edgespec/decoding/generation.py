@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import Lock, current_thread
 
@@ -138,9 +139,10 @@ class Generation(Decoding):
 
     def __next__(self) -> Token:
         self._engine.refuse_callbacks("read on")
-        while not self._ready:
+        while True:
+            with suppress(IndexError):  # empty, perhaps since another thread ended the generation just now
+                return self._ready.popleft()
             self._ready.extend(self.step())
-        return self._ready.popleft()
 
     def step(self) -> list[Token]:
         """Wait for a turn and use it, for a round or a chunk of the prompt; the tokens that it released,

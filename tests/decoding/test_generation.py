@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
@@ -17,7 +18,7 @@ from edgespec.decoding import engine as engine_module
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine
 from edgespec.decoding.rounds import Round
-from edgespec.decoding.stopping import Output
+from edgespec.decoding.stopping import Output, Token
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
 
@@ -269,6 +270,29 @@ def test_closing_in_another_thread_ends_the_generation_and_then_refuses(
     assert list(paused.generation) == []
     with pytest.raises(UsageError, match="closed"):
         engine.generate(PROMPT, Request())
+
+
+def test_a_reader_whose_generation_ends_between_its_look_and_its_grasp_reads_on(
+    build: Build, draft_model: DraftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may close the runtime at any moment."""
+
+    class Ended(deque[Token]):
+        def __len__(self) -> int:  # what was there is gone when it is taken
+            length = super().__len__()
+            if length:
+                generation.cancel()
+                generation.abandon()
+            return length
+
+        def popleft(self) -> Token:
+            len(self)
+            return super().popleft()
+
+    generation = build(draft_model).generate(PROMPT, Request(NO_END, max_tokens=50))
+    monkeypatch.setattr(generation, "_ready", Ended())
+    assert list(generation) == []
+    assert generation.finish_reason == "cancelled"
 
 
 def test_an_interrupt_in_the_middle_of_a_pass_leaves_a_usable_engine(
