@@ -1,7 +1,7 @@
 """Puts a server under load: many clients, some of which leave in the middle of their answers.
 
-    python scripts/server_load.py PAIR [--seconds 120] [--clients 32] [-- options of edgespec serve]
-    python scripts/server_load.py PAIR --speed 1,2,4 [-- options of edgespec serve]
+    python scripts/server_load.py PAIR [--seconds 120] [--clients 32] [options of edgespec serve]
+    python scripts/server_load.py PAIR --speed 1,2,4 [options of edgespec serve]
 
 Starts `edgespec serve PAIR` with one thread and a short context, asks each prompt alone, then lets the
 clients ask at random for the given time: whole and streamed, greedy. At the end it prints, and exits
@@ -165,10 +165,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--speed", metavar="N,…")
-    parser.add_argument("options", nargs="*")
-    given = parser.parse_args()
+    given, serving = parser.parse_known_args()
     command = [sys.executable, "-m", "edgespec", "serve", given.pair, "--port", "0"]
-    options = ["--threads", "1", "--ctx", "512", *given.options]
+    options = ["--threads", "1", "--ctx", "512", *serving]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
         try:
