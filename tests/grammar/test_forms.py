@@ -1,0 +1,94 @@
+"""Forms of an answer on the closed-form model: what is refused, and when an answer is complete."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgespec
+
+PROMPT = "stay"
+
+
+@pytest.fixture(scope="module")
+def runtime(model_files: Path) -> Iterator[edgespec.Runtime]:
+    with edgespec.load(model_files / "target.gguf", draft="rules", n_ctx=256, threads=1) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize("max_tokens", [None, 4])
+def test_an_answer_ends_as_soon_as_it_has_its_form(runtime: edgespec.Runtime, max_tokens: int | None) -> None:
+    for generate in (runtime.generate, runtime.generate_plain):
+        answer = generate(PROMPT, regex="tims?im", max_tokens=max_tokens, logit_bias={7: -50.0})
+        assert answer.finish_reason == ("stop" if answer.text in ("timim", "timsim") else "length")
+    assert runtime.generate(PROMPT, regex="mim", max_tokens=3).finish_reason == "stop"
+    assert runtime.generate_plain(PROMPT, regex="mim", max_tokens=3).finish_reason == "stop"
+
+
+def test_what_is_forced_is_drafted_and_accepted(runtime: edgespec.Runtime) -> None:
+    answer = runtime.generate(PROMPT, regex="mimi nina")
+    assert answer.text == "mimi nina"
+    assert answer.stats.rounds == 1
+    assert answer.stats.accepted == answer.stats.drafted == len(answer.tokens) - 1
+    assert runtime.generate_plain(PROMPT, regex="mimi nina").stats.drafted == 0
+
+
+def test_an_answer_that_is_cut_off_is_the_beginning_of_a_form(runtime: edgespec.Runtime) -> None:
+    answer = runtime.generate(PROMPT, regex="mimi nina", max_tokens=4)
+    assert (answer.text, answer.finish_reason) == ("mimi", "length")
+
+
+def test_a_stop_string_goes_first(runtime: edgespec.Runtime) -> None:
+    answer = runtime.generate(PROMPT, regex="mimi nina", stop=" ")
+    assert (answer.text, answer.stopped_by) == ("mimi", " ")
+
+
+def test_grammars_come_in_two_languages(runtime: edgespec.Runtime) -> None:
+    for text in ('start: "mi" end\nend: "na" | "nu"', 'root ::= "mi" end\nend ::= "na" | "nu"'):
+        assert runtime.generate(PROMPT, grammar=text).text in ("mina", "minu")
+
+
+def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime) -> None:
+    with pytest.raises(edgespec.UsageError, match="no token that the grammar allows"):
+        runtime.generate(PROMPT, regex="a", logit_bias={0: -float("inf")})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regex": "a("}, r"regex is not usable: unclosed group, at character 2 of a\("),
+        ({"regex": "a(?=b)"}, "look-ahead"),
+        ({"regex": 3}, "regex is 3; it must be text"),
+        ({"grammar": "start: a\n"}, "grammar is not usable: line 1, column 8: unknown name"),
+        ({"grammar": 'root ::= "a\n'}, "grammar is not valid GBNF: .* line"),
+        ({"grammar": "start: <nobody>"}, "grammar is not usable with this model: .*unknown special token"),
+        ({"json_schema": [1]}, "json_schema is a list"),
+        ({"json_schema": {"enum": [float("nan")]}}, "json_schema is no JSON schema"),
+        ({"json_schema": {"properties": {"a": {"not": {}}}}}, "at #/properties/a: Unimplemented"),
+        ({"json_schema": {"type": "object"}}, "cannot be spelled with this model's tokens"),
+        ({"json_schema": {}, "regex": "a"}, "json_schema and regex are both given"),
+    ],
+)
+def test_a_form_that_cannot_be_had_is_refused(
+    runtime: edgespec.Runtime, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(edgespec.UsageError, match=message):
+        runtime.generate(PROMPT, **options)
+
+
+def test_a_form_is_not_that_of_thoughts(runtime: edgespec.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.runtime.opens_thoughts", lambda *_: True)
+    with pytest.raises(edgespec.UsageError, match="regex has no place: the prompt lets the model think"):
+        runtime.generate(PROMPT, regex="a")
+
+
+def test_without_the_package_it_says_how_to_get_it(
+    runtime: edgespec.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(edgespec.BackendError, match=r"pip install 'edgespec\[grammar\]'"):
+        runtime.generate(PROMPT, regex="a")
