@@ -290,6 +290,9 @@ class ChatRequest(Completing):
         names = [tool.function.name for tool in self.tools or ()]
         if len(set(names)) < len(names):
             raise _wrong("tools", "two functions have the same name")
+        form = None if self.response_format is None else self.response_format.wanted
+        if form is not None and names and self.tool_choice != "none":
+            raise _wrong("response_format", "it would not let the model call tools; leave one of them out")
         if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
             raise _wrong("tool_choice", "tools has no function of this name")
         if self.tool_choice == "required" and not names:

@@ -134,6 +134,12 @@ def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
     assert place in error["message"]
 
 
+def test_a_form_beside_tools_is_refused(tiny: Server) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    asked = {"messages": turns("stay"), "response_format": {"type": "json_object"}, "tools": tools}
+    assert refusal(tiny.post(CHAT, asked), 400)["param"] == "response_format"
+
+
 def test_a_form_that_the_models_tokens_cannot_spell_is_refused(tiny: Server) -> None:
     asked = {"messages": turns("stay"), "response_format": {"type": "json_object"}}
     assert "cannot be spelled" in refusal(tiny.post(CHAT, asked), 400)["message"]
