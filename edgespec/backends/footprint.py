@@ -37,8 +37,7 @@ _VECTORS = {
     "avx2": {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"},
     "asimddp": {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"},
 }
-"""types that llama.cpp rearranges, by an instruction that it takes; those of Arm are read in its source, not
-measured"""
+"""types that llama.cpp rearranges, by an instruction that it takes; those of Arm are assumed, not measured"""
 
 
 @dataclass(frozen=True)
