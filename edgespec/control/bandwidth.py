@@ -6,8 +6,10 @@ cache tells (`headroom`). Weights are read once per pass, so the buffer is large
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
 from threading import Barrier, Thread
 from time import perf_counter
@@ -16,8 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.device.cores import machine
 from edgespec.device.memory import available_memory
+from edgespec.hub import state
 
+FILE = "bandwidth.json"
 CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 CHUNK = 4 << 20
 """bytes read between two looks at the clock"""
@@ -39,6 +44,8 @@ class Bandwidth:
     """of one thread, over a buffer in its own cache: what the loop's arithmetic would allow"""
     buffer: int
     """bytes"""
+    measured: str
+    """on this day, as 2026-11-29"""
 
     @property
     def best(self) -> float:
@@ -55,6 +62,29 @@ class Bandwidth:
         return self.headroom >= 1.5
 
 
+def known_bandwidth(threads: Sequence[int], refresh: bool = False, window: float = WINDOW) -> Bandwidth:
+    """With each number of threads, as measured on this kind of machine before. Measured, and remembered,
+    where that was never done with all of them, or to `refresh`."""
+    kept = _recall(state.read(FILE).get(machine()))
+    if refresh or kept is None or not set(threads) <= kept.by_threads.keys():
+        # Those known, too: figures of one day can be compared.
+        kept = measure_bandwidth([*threads, *(kept.by_threads if kept else ())], window)
+        state.write(FILE, state.read(FILE) | {machine(): asdict(kept)})
+    return replace(kept, by_threads={n: kept.by_threads[n] for n in sorted(set(threads))})
+
+
+def _recall(found: Any) -> Bandwidth | None:
+    """What was kept; None if it is damaged, or another version's."""
+    try:
+        kept = Bandwidth(**found)
+        by_threads = {int(n): float(rate) for n, rate in kept.by_threads.items()}
+        kept = replace(kept, by_threads=by_threads, measured=date.fromisoformat(kept.measured).isoformat())
+        sound = all(0.0 < x < math.inf for x in (*by_threads.values(), kept.in_cache, kept.buffer))
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return kept if sound else None
+
+
 def measure_bandwidth(threads: Sequence[int], window: float = WINDOW) -> Bandwidth:
     """Read with each number of threads for `window` seconds. Takes under 2 s and a buffer of 256 to
     512 MiB, less where little memory is free."""
@@ -64,7 +94,7 @@ def measure_bandwidth(threads: Sequence[int], window: float = WINDOW) -> Bandwid
     read = _reader()
     in_cache = _rate(read, [buffer[: IN_CACHE // 4]], window / 4)
     by_threads = {n: _rate(read, np.array_split(buffer, n), window) for n in sorted(set(threads))}
-    return Bandwidth(by_threads, in_cache, size)
+    return Bandwidth(by_threads, in_cache, size, date.today().isoformat())
 
 
 def _reader() -> Reader:

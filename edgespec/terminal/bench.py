@@ -19,7 +19,7 @@ from edgespec.bench.run import Bench, Compared
 from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import of_prompt, summary
 from edgespec.bench.traces import Trace, load
-from edgespec.control.bandwidth import measure_bandwidth
+from edgespec.control.bandwidth import known_bandwidth
 from edgespec.control.controller import Controller
 from edgespec.device.cores import compute_threads
 from edgespec.drafters.draft_model import DraftModel
@@ -55,7 +55,7 @@ def bench(
     if html:
         check_installed()
     threads = loading["threads"] or compute_threads()
-    bandwidth = measure_bandwidth([threads]).best
+    bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
         runtime = opened.enter_context(open_pair(pair, loading, generating))
         beside = open_reference(runtime.target, threads) if reference else None
@@ -74,7 +74,8 @@ def bench(
         note(_plan(runtime, len(prompts), repeats, reference, beside))
         results = _run(Bench(runtime, generating, repeats, beside, html is not None), prompts, kept)
         found = {"pair": describe(runtime), **settings}
-        found |= summary(results, bandwidth, reference and beside is None)
+        found |= summary(results, bandwidth.best, reference and beside is None)
+        found["machine_measured"] = bandwidth.measured
         if html:
             curves = measured_passes(beside, threads) if beside else []
             verdicts = _verdicts(runtime, recorded or [r.trace for r in results if r.trace is not None])
@@ -187,7 +188,8 @@ def closing_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"weights are read at {found['bytes_per_second'] / 1e9:.1f} GB/s, "
             f"{found['bandwidth_share']:.0%} of the {found['machine_bytes_per_second'] / 1e9:.1f} GB/s that "
-            "this machine reads"
+            f"this machine reads (measured {found['machine_measured']}; "
+            "edgespec probe --refresh measures again)"
         )
     same = found["same_tokens"]
     lines.append(

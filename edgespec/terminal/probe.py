@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec.backends.speed import known_seconds
-from edgespec.control.bandwidth import measure_bandwidth
+from edgespec.control.bandwidth import known_bandwidth
 from edgespec.control.probe import ASSUMED, Probe, Weights, expect
 from edgespec.device.cores import compute_threads, read_cores
 from edgespec.device.memory import available_memory, total_memory
@@ -24,12 +24,12 @@ from edgespec.terminal.answer import write_stdout
 from edgespec.terminal.visible import visible
 
 
-def probe(as_json: bool) -> None:
-    """Measure, and show."""
+def probe(refresh: bool, as_json: bool) -> None:
+    """Measure what was not measured before, or all to `refresh`, and show."""
     cores = read_cores()
     usable = compute_threads()
     threads = sorted({1, max(1, usable // 2), usable, min(cores.allowed, cores.quota or cores.allowed)})
-    bandwidth = measure_bandwidth(threads)
+    bandwidth = known_bandwidth(threads, refresh)
     found = Probe(
         cores,
         total_memory(),
@@ -84,6 +84,7 @@ def _show(found: Probe) -> None:
         )
     if not b.bound_by_memory:
         table.add_row("", f"at least: the loop is only {b.headroom:.1f} times faster in the cache")
+    table.add_row("", f"measured {b.measured}; --refresh measures again")
     table.add_row("heat", _heat(t.celsius, t.throttled, t.clock))
     if found.power != Power():
         table.add_row("power", visible(in_words(found.power)))

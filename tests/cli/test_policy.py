@@ -42,9 +42,10 @@ def test_damaged_state_costs_nothing_but_time(
 ) -> None:
     state = Path(environment["EDGESPEC_HOME"]) / "state"
     state.mkdir(parents=True)
-    for name in ("backend_speed.json", "controller.json"):
+    for name in ("backend_speed.json", "controller.json", "bandwidth.json"):
         (state / name).write_text("{ nonsense")
     assert edgespec("run", *pair, "yes, stay", "--max-tokens", 5).code == 0
+    assert edgespec("probe", "--json").json["bandwidth"]["best"] > 0
 
 
 def test_probe_prints_a_table_and_json(edgespec: Edgespec) -> None:
@@ -55,3 +56,12 @@ def test_probe_prints_a_table_and_json(edgespec: Edgespec) -> None:
     found = edgespec("probe", "--json").json
     assert found["bandwidth"]["best"] > 0
     assert {"cores", "memory", "available", "thermal", "bandwidth", "models"} == set(found)
+
+
+def test_probe_measures_once_and_again_when_told_to(edgespec: Edgespec, environment: dict[str, str]) -> None:
+    first = edgespec("probe", "--json").json["bandwidth"]
+    assert edgespec("probe", "--json").json["bandwidth"] == first
+    file = Path(environment["EDGESPEC_HOME"]) / "state" / "bandwidth.json"
+    file.write_text(file.read_text().replace(first["measured"], "2020-02-29"))
+    assert "measured 2020-02-29; --refresh measures again" in edgespec("probe").out
+    assert edgespec("probe", "--refresh", "--json").json["bandwidth"]["measured"] >= first["measured"]

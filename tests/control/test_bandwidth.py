@@ -2,12 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from edgespec.control.bandwidth import Bandwidth, _last_level_cache, measure_bandwidth
+from edgespec.control.bandwidth import (
+    FILE,
+    Bandwidth,
+    _last_level_cache,
+    known_bandwidth,
+    measure_bandwidth,
+)
 from edgespec.control.probe import Weights, expect
+from edgespec.device.cores import machine
+from edgespec.hub import state
+
+TODAY = "2026-11-29"
+KEPT = {"by_threads": {"1": 10e9, "2": 18e9}, "in_cache": 40e9, "buffer": 1 << 28, "measured": "2020-02-29"}
+"""as no machine will measure itself"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own, and little memory free: the buffers are small."""
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("edgespec.control.bandwidth.available_memory", lambda: 0)
+
+
+def known(*threads: int, refresh: bool = False) -> Bandwidth:
+    return known_bandwidth(threads, refresh, window=0.01)
+
+
+@pytest.mark.usefixtures("home")
+def test_what_was_measured_is_remembered_with_its_day() -> None:
+    found = known(1, 2)
+    assert known(1, 2) == found
+    state.write(FILE, {machine(): KEPT})
+    assert known(1, 2) == Bandwidth({1: 10e9, 2: 18e9}, 40e9, 1 << 28, "2020-02-29")
+    assert known(2).by_threads == {2: 18e9}
+
+
+@pytest.mark.usefixtures("home")
+def test_refresh_measures_again_and_remembers_that() -> None:
+    state.write(FILE, {machine(): KEPT, "another machine": KEPT})
+    found = known(1, 2, refresh=True)
+    assert found.measured > KEPT["measured"]
+    assert known(1, 2) == found
+    assert state.read(FILE)["another machine"] == KEPT
+
+
+@pytest.mark.usefixtures("home")
+def test_another_number_of_threads_is_measured_with_those_known() -> None:
+    state.write(FILE, {machine(): KEPT})
+    found = known(1, 3)
+    assert list(found.by_threads) == [1, 3]
+    assert found.measured > KEPT["measured"]
+    assert known(1, 2, 3).measured == found.measured
+    assert set(state.read(FILE)[machine()]["by_threads"]) == {"1", "2", "3"}
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"by_threads": {"1": 0.0, "2": 18e9}},
+        {"by_threads": {"1": float("nan"), "2": 18e9}},
+        {"by_threads": {"one": 10e9, "1": 10e9, "2": 18e9}},
+        {"by_threads": [10e9, 18e9]},
+        {"in_cache": "fast"},
+        {"buffer": None},
+        {"measured": "yesterday"},
+        {"measured": 20200229},
+        {"of_another_version": 1},
+    ],
+)
+def test_damaged_or_foreign_state_is_measured_anew(change: Mapping[str, Any]) -> None:
+    state.write(FILE, {machine(): KEPT | change})
+    found = known(1, 2)
+    assert min(found.by_threads.values()) > 0
+    assert known(1, 2) == found  # and replaced
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("kept", [None, [], "fast", 1, {}, {"by_threads": {"1": 10e9}}])
+def test_state_without_a_measurement_is_measured(kept: object) -> None:
+    state.write(FILE, {machine(): kept})
+    found = known(1)
+    assert known(1) == found
 
 
 def test_every_number_of_threads_is_measured_once() -> None:
@@ -19,8 +102,8 @@ def test_every_number_of_threads_is_measured_once() -> None:
 
 
 def test_a_loop_that_is_no_faster_in_the_cache_was_not_bound_by_memory() -> None:
-    assert Bandwidth({1: 10e9, 2: 18e9}, 40e9, 1 << 28).bound_by_memory
-    assert not Bandwidth({1: 10e9}, 11e9, 1 << 28).bound_by_memory
+    assert Bandwidth({1: 10e9, 2: 18e9}, 40e9, 1 << 28, TODAY).bound_by_memory
+    assert not Bandwidth({1: 10e9}, 11e9, 1 << 28, TODAY).bound_by_memory
 
 
 def test_the_largest_cache_is_found(tmp_path: Path) -> None:
