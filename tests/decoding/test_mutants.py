@@ -20,7 +20,7 @@ from edgespec.decoding import engine as engine_module
 from edgespec.decoding import verify as verify_module
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round
-from edgespec.decoding.sampling import Distribution, Sampler, SamplerSettings
+from edgespec.decoding.sampling import Distribution, Mask, Sampler, SamplerSettings
 from edgespec.decoding.verify import Rejection, Rule
 from edgespec.drafters.base import Node
 from edgespec.drafters.draft_model import DraftModel
@@ -114,8 +114,8 @@ def test_dropping_drafted_tokens_of_low_q_is_refuted(
     """With p = (½, ½) and q = (0.9, 0.1) it would emit (0.55, 0.45)."""
     draft = Generation._draft
 
-    def keep_the_sure_ones(self: Generation, choice: Choice) -> list[Node]:
-        drafted = draft(self, choice)
+    def keep_the_sure_ones(self: Generation, choice: Choice, forced: Sequence[Node]) -> list[Node]:
+        drafted = draft(self, choice, forced)
         while drafted and drafted[-1].q is not None and drafted[-1].q.prob(drafted[-1].token) < 0.3:
             drafted.pop()
         return drafted
@@ -155,9 +155,11 @@ def test_a_q_that_skipped_the_sampler_chain_is_refuted(
     def noting_rows(self: DraftModel) -> Distribution:
         chain = self._state.sampler.distribution
 
-        def noting(row: NDArray[np.float32], history: Sequence[int]) -> Distribution:
+        def noting(
+            row: NDArray[np.float32], history: Sequence[int], allowed: Mask | None = None
+        ) -> Distribution:
             rows.append(row.copy())
-            return chain(row, history)
+            return chain(row, history, allowed)
 
         monkeypatch.setattr(self._state.sampler, "distribution", noting)
         q = next_q(self)
@@ -219,15 +221,17 @@ def test_penalties_that_see_one_token_per_round_are_refuted(
         forgotten: tuple[int, ...] = ()
         length = 0
 
-        def distribution(self, row: NDArray[np.float32], history: Sequence[int]) -> Distribution:
+        def distribution(
+            self, row: NDArray[np.float32], history: Sequence[int], allowed: Mask | None = None
+        ) -> Distribution:
             known = [t for i, t in enumerate(history[: self.length]) if i not in self.forgotten]
-            return super().distribution(row, known)
+            return super().distribution(row, known, allowed)
 
-    def forgetful_round(self: Generation) -> Round:
+    def forgetful_round(self: Generation, forced: list[Node], choice: Choice, choosing: float) -> Round:
         sampler = self._sampler
         assert isinstance(sampler, Forgetful)
         sampler.length = before = len(self._context)
-        finished = round_(self)
+        finished = round_(self, forced, choice, choosing)
         sampler.forgotten += tuple(range(before, len(self._context) - 1))
         return finished
 
