@@ -188,7 +188,11 @@ class Bench:
         draft = self._drafter
         if draft is None or not self._traces or len(asked) + len(text) > draft.backend.n_ctx:
             return None
-        return record(prompt.id, prompt.category, asked, text, draft.backend, draft.sequence)
+        cache = draft.caches.take(asked)
+        try:
+            return record(prompt.id, prompt.category, asked, text, draft.backend, cache)
+        finally:
+            draft.caches.release(cache)
 
     def _run(self, answer: Generation, decoded: Sequence[_Decoded], target: Model) -> Run:
         stats = answer.stats

@@ -54,7 +54,8 @@ class DraftModel:
         """tokens read ahead"""
         self._rows: list[NDArray[np.float32]] = []
         """logits behind all that is drafted, then behind each of the guessed"""
-        self._caches = Caches(backend) if caches is None else caches
+        self.caches = Caches(backend) if caches is None else caches
+        """the draft model's, shared with its forks"""
         self._cache: Cache | None = None
         self._known: int | None = None
         """tokens that the caches knew when it was first asked, while it has none of them"""
@@ -66,7 +67,7 @@ class DraftModel:
             return None
         if self._cache is None:
             if self._known is None:
-                self._known = self._caches.known(context)
+                self._known = self.caches.known(context)
             return Offer(lag=len(context) - self._known)
         return Offer(lag=len(context) - min(common_prefix(self._cache.tokens, context), len(context) - 1))
 
@@ -78,13 +79,13 @@ class DraftModel:
 
     def release(self) -> None:
         if self._cache is not None:
-            self._caches.release(self._cache)
+            self.caches.release(self._cache)
             self._cache = self._known = None
 
     def _take(self, context: Sequence[int]) -> None:
         """Have a cache."""
         if self._cache is None:
-            self._cache = self._caches.take(context)
+            self._cache = self.caches.take(context)
 
     @property
     def sequence(self) -> Cache:
@@ -201,5 +202,5 @@ class DraftModel:
         return Node(token, q, self._confidence, self.name)
 
     def close(self) -> None:
-        self._caches.close()
+        self.caches.close()
         self.backend.close()
