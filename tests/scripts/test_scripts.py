@@ -15,33 +15,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCED = ["scripts/setup.sh", "scripts/native.sh", "scripts/browser.sh"]
-SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run"]
+DEPLOYS = ["scripts/deploy/pi.sh", "scripts/deploy/jetson.sh", "scripts/deploy/trial.sh"]
+SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run", *DEPLOYS]
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 Stub = Callable[[str, str], Path]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """With a space in its name."""
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def stub(folder: Path) -> Stub:
-    """Put a shell script before everything else on the PATH of `bash`."""
-
-    def write(name: str, body: str) -> Path:
-        path = folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/bash\n{body}\n")
-        path.chmod(0o755)
-        return path
-
-    return write
 
 
 @pytest.fixture
@@ -111,7 +90,7 @@ def test_they_are_clean() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("script", ["scripts/demo", "scripts/test"])
+@pytest.mark.parametrize("script", ["scripts/demo", "scripts/test", *DEPLOYS])
 def test_unknown_options_are_refused_and_help_is_given(script: str, environment: dict[str, str]) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

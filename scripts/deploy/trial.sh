@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Tries pi.sh on a copy of this system that is gone afterwards: installs, updates, updates to a version that
+# does not work, uninstalls. Needs root, the network for pip and apt, and port 8000.
+#
+#   scripts/deploy/trial.sh   with this checkout, two minutes at least
+#
+# The copy is an overlay in a mount namespace, in which systemd does not run: a stand-in for systemctl starts
+# the unit's command as its user, without the unit's restrictions. Another stand-in says that this machine is
+# a 64-bit Arm one. For llama.cpp the wheel that scripts/demo built is taken, if there is one.
+set -euo pipefail
+# shellcheck source=scripts/setup.sh
+. "$(dirname "$0")/../setup.sh"
+
+case ${1:-} in
+  -h | --help) usage; exit ;;
+  '' | --inside) ;;
+  *) fail "unknown option $1; see scripts/deploy/trial.sh --help" ;;
+esac
+
+if [ "${1:-}" != --inside ]; then
+  [ "$(id -u)" = 0 ] || fail "it needs root"
+  copy=$(mktemp -d)
+  trap 'rmdir "$copy"' EXIT
+  COPY=$copy unshare --mount --propagation private --pid --fork bash "$0" --inside
+  exit
+fi
+
+in_copy() {
+  chroot "$COPY/root" env -u PYTHONPATH -u EDGESPEC_HOME PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+}
+pi() { say "pi.sh $*"; in_copy /tmp/checkout/scripts/deploy/pi.sh --board pi5 "$@"; }
+health() { in_copy python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8000/health")'; }
+gone() { [ ! -e "$COPY/root$1" ] || fail "$1 is still there"; }
+
+mount -t tmpfs tmpfs "$COPY"
+mkdir "$COPY"/{changes,work,root}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$COPY/changes,workdir=$COPY/work" "$COPY/root"
+mount -t proc proc "$COPY/root/proc"
+mount --rbind /dev "$COPY/root/dev"
+mount --rbind /sys "$COPY/root/sys"
+mkdir -p "$COPY/root/run/systemd/system" "$COPY/root/tmp/checkout"
+cp -r "$root"/{LICENSE,README.md,pyproject.toml,edgespec,models,scripts} "$COPY/root/tmp/checkout"
+
+cat >"$COPY/root/usr/local/bin/dpkg" <<'STAND_IN'
+#!/bin/sh
+[ "$1" = --print-architecture ] && echo arm64 || exec /usr/bin/dpkg "$@"
+STAND_IN
+cat >"$COPY/root/usr/local/bin/systemctl" <<'STAND_IN'
+#!/bin/bash
+running() { [ -f /run/trial.pid ] && kill -0 "$(cat /run/trial.pid)" 2>/dev/null; }
+stop() { ! running || { kill "$(cat /run/trial.pid)"; while running; do sleep 0.2; done; }; }
+case $1 in
+  stop | disable) stop ;;
+  restart)
+    stop
+    set -a
+    . /etc/edgespec/serve.env
+    EDGESPEC_HOME=/var/lib/edgespec
+    eval "exec setsid runuser -u edgespec -- $(sed -n 's/^ExecStart=//p' /etc/systemd/system/edgespec.service)" \
+      >>/run/trial.log 2>&1 &
+    echo $! >/run/trial.pid ;;
+  is-failed) ! running ;;
+esac
+STAND_IN
+chmod +x "$COPY"/root/usr/local/bin/{dpkg,systemctl}
+
+for wheel in "$cache"/wheels/llama-cpp-python-"$llama_cpp_python"-*/*.whl; do
+  [ -f "$wheel" ] || continue
+  folder=$(in_copy bash -c '. <(grep -v "^deploy " "$0"); CMAKE_ARGS=$(llama_options pi5)
+    echo "$cache/wheels/llama-cpp-python-$llama_cpp_python-$(wheel_key)"' /tmp/checkout/scripts/deploy/pi.sh)
+  mkdir -p "$COPY/root$folder"
+  cp "$wheel" "$COPY/root$folder"
+  break
+done
+
+pi --source packages
+health
+first=$(readlink "$COPY/root/opt/edgespec/current")
+! pi --source packages || fail "it installed over an installation"
+pi --update
+health
+second=$(readlink "$COPY/root/opt/edgespec/current")
+gone "$first"
+echo 'raise RuntimeError("this version does not work")' >>"$COPY/root/tmp/checkout/edgespec/runtime.py"
+! pi --update || fail "it took a version that does not work"
+health
+[ "$(readlink "$COPY/root/opt/edgespec/current")" = "$second" ] || fail "it did not go back"
+pi --uninstall
+for path in /opt/edgespec /etc/edgespec /var/cache/edgespec /etc/systemd/system/edgespec.service; do
+  gone "$path"
+done
+! health 2>/dev/null || fail "something still answers"
+pi --uninstall --purge
+gone /var/lib/edgespec
+! in_copy id edgespec 2>/dev/null || fail "the user is still there"
+say "the trial went well"
