@@ -22,7 +22,6 @@ settings=/etc/edgespec/serve.env
 state=/var/lib/edgespec
 cache=/var/cache/edgespec # of setup.sh: wheels of llama.cpp
 unit=/etc/systemd/system/edgespec.service
-libraries='llama,onnx,server,grammar'
 
 umask 022 # the service has another user than what it runs
 
@@ -114,7 +113,7 @@ build() {
     "$release/bin/python" -m pip install -q --upgrade pip
     wheel=$(llama_wheel "$release/bin/python")
   fi
-  run "$release/bin/python" -m pip install -q "$wheel" "${root}[$libraries]"
+  run "$release/bin/python" -m pip install -q "$wheel" "${root}[llama,onnx,server,grammar]"
   unit_text | write 0644 "$release/edgespec.service"
   half_made=''
 }
@@ -153,6 +152,8 @@ install_edgespec() {
   local board=$1 pair=$2 source=$3 release
   [ -n "$dry" ] || [ ! -e "$code/current" ] ||
     fail "edgespec is installed here: use --update, or --uninstall first"
+  [ -n "$dry" ] || ! (: <>/dev/tcp/127.0.0.1/8000) 2>/dev/null ||
+    fail "another program listens on port 8000, where edgespec would"
   release=$code/$(date +%Y%m%d-%H%M%S)
   id edgespec >/dev/null 2>&1 ||
     run useradd --system --user-group --groups "$(user_groups)" --home-dir "$state" \
