@@ -21,31 +21,32 @@ if [ "${1:-}" != --inside ]; then
   [ "$(id -u)" = 0 ] || fail "it needs root"
   copy=$(mktemp -d)
   trap 'rmdir "$copy"' EXIT
-  COPY=$copy unshare --mount --propagation private --pid --fork bash "$0" --inside
+  unshare --mount --propagation private --pid --fork bash "$0" --inside "$copy"
   exit
 fi
 
+copy=$2
 in_copy() {
-  chroot "$COPY/root" env -u PYTHONPATH -u EDGESPEC_HOME PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+  chroot "$copy/root" env -u PYTHONPATH -u EDGESPEC_HOME PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 pi() { say "pi.sh $*"; in_copy /tmp/checkout/scripts/deploy/pi.sh --board pi5 "$@"; }
 health() { in_copy python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8000/health")'; }
-gone() { [ ! -e "$COPY/root$1" ] || fail "$1 is still there"; }
+gone() { [ ! -e "$copy/root$1" ] || fail "$1 is still there"; }
 
-mount -t tmpfs tmpfs "$COPY"
-mkdir "$COPY"/{changes,work,root}
-mount -t overlay overlay -o "lowerdir=/,upperdir=$COPY/changes,workdir=$COPY/work" "$COPY/root"
-mount -t proc proc "$COPY/root/proc"
-mount --rbind /dev "$COPY/root/dev"
-mount --rbind /sys "$COPY/root/sys"
-mkdir -p "$COPY/root/run/systemd/system" "$COPY/root/tmp/checkout"
-cp -r "$root"/{LICENSE,README.md,pyproject.toml,edgespec,models,scripts} "$COPY/root/tmp/checkout"
+mount -t tmpfs tmpfs "$copy"
+mkdir "$copy"/{changes,work,root}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/changes,workdir=$copy/work" "$copy/root"
+mount -t proc proc "$copy/root/proc"
+mount --rbind /dev "$copy/root/dev"
+mount --rbind /sys "$copy/root/sys"
+mkdir -p "$copy/root/run/systemd/system" "$copy/root/tmp/checkout"
+cp -r "$root"/{LICENSE,README.md,pyproject.toml,edgespec,models,scripts} "$copy/root/tmp/checkout"
 
-cat >"$COPY/root/usr/local/bin/dpkg" <<'STAND_IN'
+cat >"$copy/root/usr/local/bin/dpkg" <<'STAND_IN'
 #!/bin/sh
 [ "$1" = --print-architecture ] && echo arm64 || exec /usr/bin/dpkg "$@"
 STAND_IN
-cat >"$COPY/root/usr/local/bin/systemctl" <<'STAND_IN'
+cat >"$copy/root/usr/local/bin/systemctl" <<'STAND_IN'
 #!/bin/bash
 running() { [ -f /run/trial.pid ] && kill -0 "$(cat /run/trial.pid)" 2>/dev/null; }
 stop() { ! running || { kill "$(cat /run/trial.pid)"; while running; do sleep 0.2; done; }; }
@@ -62,29 +63,31 @@ case $1 in
   is-failed) ! running ;;
 esac
 STAND_IN
-chmod +x "$COPY"/root/usr/local/bin/{dpkg,systemctl}
+chmod +x "$copy"/root/usr/local/bin/{dpkg,systemctl}
 
+# shellcheck disable=SC2016 # expanded inside
+key='. <(grep -v "^deploy " "$0"); CMAKE_ARGS=$(llama_options pi5)
+  echo "$cache/wheels/llama-cpp-python-$llama_cpp_python-$(wheel_key)"'
 for wheel in "$cache"/wheels/llama-cpp-python-"$llama_cpp_python"-*/*.whl; do
   [ -f "$wheel" ] || continue
-  folder=$(in_copy bash -c '. <(grep -v "^deploy " "$0"); CMAKE_ARGS=$(llama_options pi5)
-    echo "$cache/wheels/llama-cpp-python-$llama_cpp_python-$(wheel_key)"' /tmp/checkout/scripts/deploy/pi.sh)
-  mkdir -p "$COPY/root$folder"
-  cp "$wheel" "$COPY/root$folder"
+  folder=$(in_copy bash -c "$key" /tmp/checkout/scripts/deploy/pi.sh)
+  mkdir -p "$copy/root$folder"
+  cp "$wheel" "$copy/root$folder"
   break
 done
 
 pi --source packages
 health
-first=$(readlink "$COPY/root/opt/edgespec/current")
+first=$(readlink "$copy/root/opt/edgespec/current")
 ! pi --source packages || fail "it installed over an installation"
 pi --update
 health
-second=$(readlink "$COPY/root/opt/edgespec/current")
+second=$(readlink "$copy/root/opt/edgespec/current")
 gone "$first"
-echo 'raise RuntimeError("this version does not work")' >>"$COPY/root/tmp/checkout/edgespec/runtime.py"
+echo 'raise RuntimeError("this version does not work")' >>"$copy/root/tmp/checkout/edgespec/runtime.py"
 ! pi --update || fail "it took a version that does not work"
 health
-[ "$(readlink "$COPY/root/opt/edgespec/current")" = "$second" ] || fail "it did not go back"
+[ "$(readlink "$copy/root/opt/edgespec/current")" = "$second" ] || fail "it did not go back"
 pi --uninstall
 for path in /opt/edgespec /etc/edgespec /var/cache/edgespec /etc/systemd/system/edgespec.service; do
   gone "$path"

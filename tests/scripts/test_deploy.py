@@ -108,7 +108,10 @@ def test_systemd_takes_the_unit_and_finds_it_little_exposed(
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit_of(script, board, run), flags=re.M))
     checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     assert checked.returncode == 0 and unit.name not in checked.stderr, checked.stderr
-    if "--offline" not in subprocess.run(["systemd-analyze", "--help"], capture_output=True, text=True).stdout:
+    if (
+        "--offline"
+        not in subprocess.run(["systemd-analyze", "--help"], capture_output=True, text=True).stdout
+    ):
         pytest.skip("systemd 250 is the first that rates a unit that is not installed")
     rated = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True
@@ -185,14 +188,14 @@ def test_boards_are_known_by_what_their_firmware_calls_them(
 
 UPDATE = """
 code='{folder}/opt' settings='{folder}/serve.env' unit='{folder}/edgespec.service'
+install() {{ command -p install "$@"; }}
+ln() {{ command -p ln "$@"; }}
+mv() {{ command -p mv "$@"; }}
 mkdir -p "$code/old"; ln -s "$code/old" "$code/current"
 echo old >"$code/old/edgespec.service"
 printf 'EDGESPEC_PAIR=a-pair\\nEDGESPEC_OPTIONS=--ctx 2048\\n' >"$settings"
 build() {{ mkdir "$1"; echo new >"$1/edgespec.service"; }}
 systemctl() {{ echo "$1"; }}
-install() {{ command -p install "$@"; }}
-ln() {{ command -p ln "$@"; }}
-mv() {{ command -p mv "$@"; }}
 check_build() {{ :; }}
 as_user() {{ [ "$3" = a-pair ] && {answers}; }}
 starts() {{ echo "starts $(cat "$unit")"; {starts}; }}
