@@ -26,6 +26,7 @@ export async function answer(conversation, onprogress) {
   onprogress(message);
   try {
     for await (const chunk of api.answer(body, settings.key, abort.signal)) {
+      abort.signal.throwIfAborted(); // chunks that had come already are not wanted any more
       take(message, chunk);
       onprogress(message);
       if (Date.now() - written > KEEP) {

@@ -45,7 +45,10 @@ function inWords(status, error, wait) {
 
 /** What is served, and what it has done: /v1/edgespec/stats. Raises Refusal. */
 export async function about(key) {
-  return (await request("/v1/edgespec/stats", key)).json();
+  const response = await request("/v1/edgespec/stats", key);
+  return response.json().catch(() => {
+    throw new Refusal(UNREACHABLE, "unreachable"); // cut off, or somebody else at this address
+  });
 }
 
 /** The chunks of an answer, as they come. Raises Refusal; AbortError once `signal` says so. */

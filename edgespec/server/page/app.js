@@ -73,8 +73,6 @@ function progress(message) {
 
 async function send(text) {
   say(current, text);
-  input.value = "";
-  fit();
   conversations.set(current.id, current);
   if (location.hash !== `#${current.id}`) history.pushState(null, "", `#${current.id}`);
   await answer();
@@ -83,9 +81,10 @@ async function send(text) {
 async function answer() {
   const conversation = current;
   const isShown = () => conversation === current;
+  const isLast = (message) => message === conversation.messages.at(-1); // an edit may have begun another
   strip.restart();
   announce("Answering");
-  const ending = answering.answer(conversation, (message) => isShown() && progress(message));
+  const ending = answering.answer(conversation, (message) => isShown() && isLast(message) && progress(message));
   showConversation();
   keep(conversation);
   const outcome = await ending;
@@ -106,6 +105,7 @@ function edit(message, text) {
 }
 
 function regenerate(message) {
+  answering.stop(current.id);
   cutFrom(current, message);
   answer();
   focusInput();
@@ -162,8 +162,8 @@ function unkept(error) {
 }
 
 store.onChange(async (id) => {
-  if (answering.isRunning(id)) return;
   const changed = await store.get(id);
+  if (answering.isRunning(id)) return; // what this tab has is newer
   if (changed) conversations.set(id, changed);
   else conversations.delete(id);
   if (id === current.id) open(id);
@@ -185,7 +185,12 @@ function focusInput() {
 
 function submit() {
   if (answering.isRunning(current.id)) answering.stop(current.id);
-  else if (input.value.trim()) send(input.value);
+  else if (input.value.trim()) {
+    const text = input.value;
+    input.value = "";
+    fit();
+    send(text);
+  }
 }
 
 input.addEventListener("input", fit);

@@ -40,6 +40,17 @@ DOMPurify.addHook("uponSanitizeAttribute", (node, attribute) => {
   }
 });
 
+/** The blocks of a text, and the links they name. What is nested too deeply for that (a model that loops on
+ * ">") is shown as it stands. */
+function blocksOf(text) {
+  try {
+    return marked.lexer(text);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return Object.assign([{ type: "code", lang: "", text, raw: text }], { links: {} });
+  }
+}
+
 /** One block of Markdown (as marked's lexer tells them apart), as elements. */
 function render(block, links) {
   const fragment = DOMPurify.sanitize(marked.parser(Object.assign([block], { links })), RULES);
@@ -73,7 +84,7 @@ export class Markdown {
   }
 
   show(text) {
-    const found = marked.lexer(text);
+    const found = blocksOf(text);
     found.forEach((block, i) => {
       if (this.blocks[i]?.raw === block.raw) return;
       const element = el("div", { class: "block" });

@@ -105,7 +105,7 @@ export class Answer {
     else this.markdown.show(message.content);
     this.foot.hidden = Boolean(message.error) && isEmpty(message);
     this.regenerate.hidden = !last || running;
-    this.showError(running ? null : message.error);
+    this.showError(running ? null : message.error, last);
     this.meta.textContent = running ? "" : summary(message);
   }
 
@@ -117,16 +117,17 @@ export class Answer {
     this.shown = all.length;
   }
 
-  showError(error) {
-    if (this.error.textContent && error === this.toldError) return;
-    this.toldError = error;
+  /** Trying again replaces what follows, so only the last answer offers it. */
+  showError(error, last) {
+    if (error === this.toldError && last === this.toldLast) return;
+    Object.assign(this, { toldError: error, toldLast: last });
     this.error.hidden = !error;
     if (!error) return this.error.replaceChildren();
     const todo =
       error.kind === "key"
         ? el("button", { type: "button", onclick: this.actions.openSettings }, "Open settings")
-        : el("button", { type: "button", onclick: this.actions.regenerate }, "Try again");
-    this.error.replaceChildren(icon("alert"), el("p", {}, error.text), todo);
+        : last && el("button", { type: "button", onclick: this.actions.regenerate }, "Try again");
+    this.error.replaceChildren(icon("alert"), el("p", {}, error.text), ...(todo ? [todo] : []));
   }
 }
 

@@ -40,6 +40,7 @@ function rename(item, conversation, actions) {
     else item.replaceChildren(...kept);
   };
   input.addEventListener("keydown", (event) => {
+    if (event.isComposing) return;
     if (event.key === "Enter") end(input.value);
     if (event.key === "Escape") (event.stopPropagation(), end(null));
   });
@@ -75,5 +76,9 @@ export function start() {
   $("open-sidebar").addEventListener("click", () => (($("sidebar").inert = false), open()));
   $("close-sidebar").addEventListener("click", close);
   $("scrim").addEventListener("click", close);
-  $("sidebar").addEventListener("keydown", (event) => event.key === "Escape" && close());
+  $("sidebar").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !document.body.classList.contains("drawer")) return;
+    event.stopPropagation(); // it would stop the answer
+    close();
+  });
 }

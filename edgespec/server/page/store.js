@@ -1,5 +1,7 @@
 /** What is kept, in this browser only: conversations in IndexedDB, settings in localStorage. */
 
+import { toast } from "./dom.js";
+
 const database = new Promise((resolve, reject) => {
   const opening = indexedDB.open("edgespec", 1);
   opening.onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
@@ -66,7 +68,12 @@ function stored() {
 }
 
 export function saveSettings() {
-  localStorage.setItem("edgespec", JSON.stringify(settings));
+  try {
+    localStorage.setItem("edgespec", JSON.stringify(settings));
+  } catch (error) {
+    console.error(error);
+    toast("This browser does not keep settings (private window, or its storage is full). They last until the page is closed.");
+  }
 }
 
 export function resetSampling() {

@@ -30,11 +30,15 @@ self.addEventListener("fetch", (event) => {
 });
 
 async function served(request, path) {
+  const silence = new AbortController();
+  const timer = setTimeout(() => silence.abort(), PATIENCE);
   try {
-    return await fetch(request, { signal: AbortSignal.timeout(PATIENCE) });
+    return await fetch(request, { signal: silence.signal });
   } catch (error) {
     const kept = await caches.match(path, { cacheName: CACHE });
     if (kept) return kept;
     throw error;
+  } finally {
+    clearTimeout(timer); // once it answers, it may take its time
   }
 }
