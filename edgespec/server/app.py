@@ -82,7 +82,8 @@ class Service:
             self._check_tools(asked)
             names = [tool.function.name for tool in asked.offered]
             form = ChatForm(names, parallel_calls=asked.parallel_tool_calls is not False)
-        ticket = Ticket(self._wishes(asked), asked.model_fields_set)
+        wishes = await asyncio.to_thread(self._wishes, asked)  # grammars of large schemas take their time
+        ticket = Ticket(wishes, asked.model_fields_set)
         answers = Answers(ticket, form, self._model, asked.choices)
         self._turns.submit(ticket)
         streaming = False
@@ -211,7 +212,8 @@ def application(turns: Turns, metrics: Metrics, model: str, limits: Limits) -> S
             CORSMiddleware,
             allow_origins=list(limits.origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"],  # OpenAI's client for browsers sends a dozen of its own
+            expose_headers=["Retry-After"],
         )
         middleware.insert(0, cors)
     return Starlette(
