@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from real_models import need_module, required
-from server.conftest import Server, endless, endless_file, library, loader, served, tiny
+from server.conftest import Server, endless_file, library, loader, served, tiny
 
 need_module("selenium")
 
@@ -22,7 +22,7 @@ from .scripted import THINKS, write_scripted  # noqa: E402
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-__all__ = ["endless", "endless_file", "library", "tiny"]
+__all__ = ["endless_file", "library", "tiny"]
 
 THOUGHT, SAID = "let me see", 'Hi **you** <img src=x onerror="window.hacked=1">'
 CODE = "\n\n```python\ndef f(x): return 1\n```\n\n"
@@ -49,6 +49,13 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose model thinks, and then answers with Markdown, code and an attack."""
     file = write_scripted(tmp_path_factory.mktemp("scripted") / "scripted.gguf", *SCRIPT)
     with served(loader(file, chat_template=THINKS), chat_template=THINKS) as server:
+        yield server
+
+
+@pytest.fixture
+def endless(endless_file: Path) -> Iterator[Server]:
+    """A server whose answers do not end while a browser looks at them, and whose queue has room for two."""
+    with served(loader(endless_file, n_ctx=1 << 14), queue=2) as server:
         yield server
 
 

@@ -59,6 +59,14 @@ def test_everything_works_by_keyboard_alone(chrome: Chrome, endless: Server) -> 
     assert {*wanted, "Regenerate answer", "Token origins", "Copy answer"} <= names
 
 
+def test_the_focus_stays_in_the_list_while_it_is_written_anew(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    page.ask("stay")
+    page.script("document.querySelector('#conversations a').focus()")
+    page.script("document.getElementById('colours').click()")
+    assert page.chrome.switch_to.active_element.text == "stay"
+
+
 def test_assistive_technology_finds_nothing_wrong(chrome: Chrome, scripted: Server, size: str) -> None:
     page = ChatPage.of(chrome, scripted.url, size, scheme="light" if size == "desktop" else "dark")
     assert violations(page) == []

@@ -104,6 +104,7 @@ def test_editing_a_message_branches_off_there(desk: ChatPage, library: edgespec.
     greedy(page)
     page.ask("stay")
     page.ask("yes")
+    page.by_id("input").send_keys("my draft")
     page.button("Edit message", ".user:first-child").click()
     editor = page.chrome.switch_to.active_element
     assert editor.get_attribute("value") == "stay"
@@ -113,6 +114,7 @@ def test_editing_a_message_branches_off_there(desk: ChatPage, library: edgespec.
     page.until(lambda: len(page.texts) == 2 and not page.answering)
     expected = library.generate(turns("my aim"), temperature=0, max_tokens=30).text
     assert page.texts[0] == "my aim" and page.answer.split() == expected.split()
+    assert page.by_id("input").get_attribute("value") == "my draft"
     page.button("Edit message").click()
     page.press(ESCAPE)
     assert page.texts[0] == "my aim"
@@ -202,6 +204,20 @@ def test_what_a_model_writes_does_nothing_but_be_read(chrome: Chrome, scripted: 
     assert page.script("return typeof hacked") == "undefined" and page.by_id("main").is_displayed()
     assert {url for url in page.requested() if not url.startswith(page.url)} == set()
     assert page.complaints() == []
+
+
+def test_what_a_model_that_loops_writes_is_shown(desk: ChatPage) -> None:
+    """Nested deeper than a browser's stack."""
+    text = ">" * 5000
+    shown = desk.script(
+        """return import('/page/markdown.js').then(({Markdown}) => {
+            const box = document.createElement('div');
+            new Markdown(box).show(arguments[0]);
+            return box.textContent;
+        })""",
+        text,
+    )
+    assert text in shown
 
 
 def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:

@@ -24,6 +24,7 @@ const touch = matchMedia("(pointer: coarse)");
 // What is seen
 
 function showConversation() {
+  strip.restart();
   views = new Map(current.messages.map((message) => [message, viewOf(message)]));
   $("messages").replaceChildren(...[...views.values()].map((view) => view.element));
   showEverything();
@@ -82,7 +83,6 @@ async function answer() {
   const conversation = current;
   const isShown = () => conversation === current;
   const isLast = (message) => message === conversation.messages.at(-1); // an edit may have begun another
-  strip.restart();
   announce("Answering");
   const ending = answering.answer(conversation, (message) => isShown() && isLast(message) && progress(message));
   showConversation();
@@ -93,7 +93,7 @@ async function answer() {
   else sidebar.show(conversations.values(), current.id, { open, rename, remove });
   const tokens = conversation.messages.at(-1)?.stats?.tokens ?? 0;
   if (outcome === "done") announce(`Answer complete, ${tokens} tokens`);
-  else if (outcome === "stopped") announce("Stopped");
+  else if (outcome === "stopped" && !answering.isRunning(conversation.id)) announce("Stopped");
   else if (outcome.kind === "unreachable" || outcome.kind === "key") connection.check(() => {});
 }
 
@@ -162,8 +162,9 @@ function unkept(error) {
 }
 
 store.onChange(async (id) => {
+  if (answering.isRunning(id)) return;
   const changed = await store.get(id);
-  if (answering.isRunning(id)) return; // what this tab has is newer
+  if (answering.isRunning(id)) return; // an answer began meanwhile
   if (changed) conversations.set(id, changed);
   else conversations.delete(id);
   if (id === current.id) open(id);

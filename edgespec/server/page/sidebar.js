@@ -8,7 +8,11 @@ const narrow = matchMedia("(max-width: 820px)");
 export function show(conversations, current, actions) {
   if ($("conversations").querySelector("input")) return; // somebody is writing a title
   const items = [...conversations].sort((a, b) => b.updated - a.updated);
+  const focused = document.activeElement;
+  const held = focused?.closest("#conversations li");
+  const place = held && [held.querySelector("a").hash, [...held.children].indexOf(focused)];
   $("conversations").replaceChildren(...items.map((item) => entry(item, item.id === current, actions)));
+  if (place) document.querySelector(`#conversations a[href="${place[0]}"]`)?.parentElement.children[place[1]].focus();
   $("no-conversations").hidden = items.length > 0;
 }
 
