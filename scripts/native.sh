@@ -9,14 +9,7 @@ emulation_ready() {
   command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
   [ "$(uname -m)" = aarch64 ] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
   [ ${#missing[@]} -gt 0 ] || return 0
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    say "installing ${missing[*]}"
-    if apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; then
-      return 0
-    fi
-  fi
-  echo "Debian's packages ${missing[*]} are not installed" >&2
-  return 1
+  install_packages "${missing[@]}"
 }
 
 # build_native FOLDER [ARGUMENTS OF CMAKE]: the library and the native program of tests/kernels.

@@ -47,6 +47,19 @@ find_python() {
   fail "Python 3.10 or newer is needed; on Debian: apt-get install python3 python3-venv"
 }
 
+# Debian's packages, installed if we are root; whether they are there now.
+install_packages() {
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing $*"
+    if apt-get update -qq &&
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null; then
+      return 0
+    fi
+  fi
+  echo "Debian's packages $* are not installed" >&2
+  return 1
+}
+
 compiler() {
   # shellcheck disable=SC2086 # CXX may hold arguments
   ${CXX:-c++} "$@"
