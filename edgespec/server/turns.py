@@ -328,10 +328,16 @@ class Turns:
             while not self._waiting and not self._answered:
                 if self._stopping:
                     return False
-                left = None if self._idle is None else idle_since + self._idle - monotonic()
-                if left is not None and left <= 0:
-                    self._unload()
-                    left = None
+                left = None
+                if self._idle is not None and self.loaded:
+                    left = idle_since + self._idle - monotonic()
+                    if left <= 0:
+                        self._changed.release()  # nobody who asks now shall wait for that
+                        try:
+                            self._unload()
+                        finally:
+                            self._changed.acquire()
+                        continue
                 self._changed.wait(left)
             while self._waiting and len(self._answered) < self.about.parallel:
                 self._answered.append(self._waiting.popleft())

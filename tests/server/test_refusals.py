@@ -239,10 +239,13 @@ def test_an_oversized_body_is_refused(locked: Server) -> None:
 
 def test_only_the_pages_asked_for_may_use_the_server(locked: Server, tiny: Server) -> None:
     def preflight(server: Server, origin: str) -> httpx.Response:
-        ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        named = "content-type, x-stainless-os"  # as OpenAI's own client asks
+        ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": named}
         return httpx.options(server.url + CHAT, headers={"Origin": origin, **ask}, trust_env=False)
 
     allowed = preflight(locked, "https://app.example")
+    assert allowed.status_code == 200
+    assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
     assert allowed.headers["access-control-allow-origin"] == "https://app.example"
     assert "access-control-allow-origin" not in preflight(locked, "https://evil.example").headers
     assert "access-control-allow-origin" not in preflight(tiny, "https://app.example").headers
