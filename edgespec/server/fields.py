@@ -300,8 +300,6 @@ class ChatRequest(Completing):
         if any(tool.function.strict for tool in self.offered) and not self.demanded:
             why = "strict arguments are for calls that must be made (tool_choice); leave strict out"
             raise _wrong("tools", why)
-        if self.demanded and self.response_format and self.response_format.wanted is not None:
-            raise _wrong("response_format", "the answer must be a call (tool_choice); leave one of them out")
 
     @property
     def demanded(self) -> list[Tool]:
