@@ -38,9 +38,11 @@ def commands() -> list[tuple[str, str]]:
         for block in blocks(page, "sh")
         for line in block.splitlines()
     ]
-    return [
-        (page, line) for page, line in lines if line and not line.startswith("#") and not SETS_UP.search(line)
-    ]
+    pages: dict[str, str] = {}  # what stands on two pages runs once
+    for page, line in lines:
+        if line and not line.startswith("#") and not SETS_UP.search(line):
+            pages.setdefault(line, page)
+    return [(page, line) for line, page in pages.items()]
 
 
 def examples() -> list[tuple[str, str]]:
