@@ -59,6 +59,17 @@ def test_everything_works_by_keyboard_alone(chrome: Chrome, endless: Server) -> 
     assert {*wanted, "Regenerate answer", "Token origins", "Copy answer"} <= names
 
 
+def test_who_skips_to_the_message_box_stays_in_the_conversation(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    page.ask("stay")
+    before = page.texts
+    page.script("document.querySelector('.skip').focus()")
+    page.press(ENTER)
+    assert page.chrome.switch_to.active_element == page.by_id("input")
+    page.reload()  # goes where the address says
+    assert page.texts == before
+
+
 def test_the_focus_stays_in_the_list_while_it_is_written_anew(chrome: Chrome, scripted: Server) -> None:
     page = ChatPage.of(chrome, scripted.url)
     page.ask("stay")

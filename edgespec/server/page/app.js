@@ -217,6 +217,10 @@ $("colours").addEventListener("click", () => {
   showEverything();
 });
 addEventListener("popstate", () => open(location.hash.slice(1)));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // its address would be taken for a conversation's
+  input.focus();
+});
 addEventListener("pagehide", () => answering.isRunning(current.id) && keep(current));
 document.addEventListener("visibilitychange", () => document.hidden || connection.check(() => {}));
 
