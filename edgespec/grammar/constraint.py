@@ -77,13 +77,14 @@ def grammar(text: str) -> Constraint:
     GBNF (`root ::= …`). Raises UsageError with the line of what is wrong."""
     if not isinstance(text, str):
         raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
+    matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         lark = gbnf_to_lark(text) if re.search(r"(?m)^\s*[\w-]+\s*::=", text) else text
     except Exception as error:  # the package raises bare exceptions
         raise UsageError(f"grammar is not valid GBNF: {error}") from error
-    source = str(llguidance().LLMatcher.grammar_from_lark(lark))
+    source = str(matcher.grammar_from_lark(lark))
     if why := _refusal(source):
         raise UsageError(f"grammar is not usable: {_in_words(why)}")
     return Constraint("grammar", source)

@@ -28,6 +28,7 @@ from edgespec.drafters.draft_model import DraftModel
 from .expected import chi_square, joint
 from .policies import WhileQIsSure
 from .sampling_run import Case, sample
+from .test_exact_constrained import FREE
 
 SAMPLES = 1_200
 REFUTED = 1e-6
@@ -175,6 +176,25 @@ def test_a_q_that_skipped_the_sampler_chain_is_refuted(
     monkeypatch.setattr(DraftModel, "_next", noting_rows)
     monkeypatch.setattr(DraftModel, "extend", with_raw_q)
     assert p_value(model_files, FILTERED) < REFUTED
+
+
+def test_a_mask_behind_the_filters_is_refuted(model_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filters then choose among tokens that may not follow, too."""
+    chain = Sampler.distribution
+
+    def masked_late(
+        self: Sampler, row: NDArray[np.float32], history: Sequence[int], allowed: Mask | None = None
+    ) -> Distribution:
+        p = chain(self, row, history)
+        if allowed is None or not (may := allowed[p.ids]).any():
+            return chain(self, row, history, allowed)
+        return Distribution(p.ids[may], p.weights[may], float(p.weights[may].sum()))
+
+    case = Case({"temperature": 1.2, "top_k": 4}, regex=FREE.regex)
+    exact = joint(TARGET, case.prompt, case.max_tokens, case.options, FREE.allowed)
+    assert chi_square(sample(model_files, case, SAMPLES, 7).counts, exact) > 1e-3
+    monkeypatch.setattr(Sampler, "distribution", masked_late)
+    assert chi_square(sample(model_files, case, SAMPLES, 7).counts, exact) < REFUTED
 
 
 def test_a_cache_that_keeps_rejected_drafts_is_refuted(

@@ -86,9 +86,10 @@ def test_a_form_is_not_that_of_thoughts(runtime: edgespec.Runtime, monkeypatch: 
         runtime.generate(PROMPT, regex="a")
 
 
+@pytest.mark.parametrize("form", [{"regex": "a"}, {"json_schema": {}}, {"grammar": 'start: "a"'}])
 def test_without_the_package_it_says_how_to_get_it(
-    runtime: edgespec.Runtime, monkeypatch: pytest.MonkeyPatch
+    runtime: edgespec.Runtime, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(edgespec.BackendError, match=r"pip install 'edgespec\[grammar\]'"):
-        runtime.generate(PROMPT, regex="a")
+        runtime.generate(PROMPT, **form)
