@@ -39,7 +39,7 @@ class Kept:
         if known is None:
             raise UsageError(f"{name} holds no results of this version of edgespec bench; name another file")
         for key, value in self._settings.items():
-            if known.get(key) != value:
+            if known.get(key, value) != value:  # files of earlier versions say less
                 raise UsageError(
                     f"the results in {name} were made with {key} {known.get(key)!r}, not {value!r}; "
                     "go on with the same options, or name another file"

@@ -21,7 +21,7 @@ from edgespec.bench.summary import of_prompt, summary
 from edgespec.bench.traces import Trace, load
 from edgespec.control.bandwidth import known_bandwidth
 from edgespec.control.controller import Controller
-from edgespec.device.cores import compute_threads
+from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
 from edgespec.hub.sizes import human
@@ -54,7 +54,7 @@ def bench(
         _check_writable(Path(file))
     if html:
         check_installed()
-    threads = loading["threads"] or compute_threads()
+    threads = loading["threads"] or threads_for(loading["power"])
     bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
         runtime = opened.enter_context(open_pair(pair, loading, generating))
@@ -70,7 +70,8 @@ def bench(
             "repeats": repeats,
             **{key: generating.get(key) for key in ("max_tokens", "temperature", "seed")},
         }
-        kept = Kept(Path(resume) if resume else None, settings | dict(generating))
+        loaded = {name: value for name, value in loading.items() if name != "memory_check"}
+        kept = Kept(Path(resume) if resume else None, {**loaded, **settings, **generating})
         note(_plan(runtime, len(prompts), repeats, reference, beside))
         results = _run(Bench(runtime, generating, repeats, beside, html is not None), prompts, kept)
         found = {"pair": describe(runtime), **settings}

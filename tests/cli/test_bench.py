@@ -50,9 +50,14 @@ def test_results_of_other_options_are_not_resumed(
 ) -> None:
     words = ("bench", *pair, "--suite", suite, "--resume", tmp_path / "kept.jsonl", *USUAL)
     assert edgespec(*words).code == 0
-    ended = edgespec(*words, "--temperature", 0.7)
-    assert ended.code == 2
-    assert "were made with temperature 0.0, not 0.7" in ended.err
+    for option, value, told in (
+        ("--temperature", 0.7, "temperature 0.0, not 0.7"),
+        ("--threads", 2, "threads 1, not 2"),
+        ("--kv-type", "f32", "kv_type None, not 'f32'"),
+    ):
+        ended = edgespec(*words, option, value)
+        assert ended.code == 2
+        assert f"were made with {told}" in ended.err
 
 
 def test_random_answers_are_not_compared_token_by_token(
