@@ -94,11 +94,17 @@ def plans(pair: CatalogPair | Pair, n_ctx: int | None = None) -> list[Plan]:
     """All ways to run a pair on this machine, best first: with its draft model before without, fast backends
     before slow ones, long contexts before short ones. n_ctx: that context only.
 
-    Raises UsageError for a longer context than the model takes; ModelError for a damaged file.
+    Raises UsageError for a longer context than the model takes, and for a target of which too little is
+    known; ModelError for a damaged file.
     """
     targets = dict(_sizes(pair.target, draft=False))
     draft = pair.draft if pair.draft != "ngram" else None
     drafts = dict(_sizes(draft, draft=True)) if draft is not None else {}
+    if not targets:
+        raise UsageError(
+            f"there is no plan for {pair.name}: of an ONNX model made by others only the size of its weights "
+            f"is known, {human(pair.target.size or 0)}"
+        )
     trained = max(sizes.context for sizes, *_ in targets.values())
     if n_ctx is not None and not 1 <= n_ctx <= trained:
         raise UsageError(f"a context of {n_ctx} tokens was asked for; {pair.name} takes 1 to {trained}")

@@ -116,6 +116,12 @@ def test_one_may_go_on_all_the_same(model_files: Path, monkeypatch: pytest.Monke
     edgespec.load(file, memory_check=False, draft="none").close()
 
 
+def test_of_an_onnx_model_made_by_others_too_little_is_known(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(bytes(1000))
+    with pytest.raises(edgespec.UsageError, match=r"no plan for .*made by others"):
+        plans(resolve_pair(str(tmp_path)))
+
+
 def test_the_command_says_which_pairs_fit(capsys: pytest.CaptureFixture[str]) -> None:
     from edgespec.terminal.plan import plan
 
