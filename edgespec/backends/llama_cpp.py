@@ -72,7 +72,7 @@ class LlamaCppOptions:
 
 class LlamaCpp:
     """`Backend` on llama.cpp. Not row-invariant: its kernels differ with the number of tokens in a
-    pass (see DESIGN: equality with plain)."""
+    pass (see docs/exactness.md: equality with plain decoding)."""
 
     def __init__(self, path: Path, options: LlamaCppOptions | None = None, name: str | None = None) -> None:
         """Load `path`. Raises ModelError for a file llama.cpp cannot use, UsageError for options it
@@ -418,6 +418,8 @@ class LlamaCpp:
                 self._vocabulary.close()
             self._c.llama_model_free(self._model)  # frees its LoRA adapters too
             self._model = None
+        for opened in self._open.values():
+            opened.tokens.clear()
         self._open.clear()
 
     def _check_open(self) -> None:

@@ -305,6 +305,8 @@ class Onnx:
                 sequence.tokens.clear()
                 self._free.append(sequence.id)
             return
+        for state in self._open.values():
+            state.sequence.tokens.clear()
         self._open.clear()
         if self._model is not None:
             self._model.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from pair import load
 
+import edgespec
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding import engine as engine_module
@@ -293,6 +295,18 @@ def test_a_reader_whose_generation_ends_between_its_look_and_its_grasp_reads_on(
     monkeypatch.setattr(generation, "_ready", Ended())
     assert list(generation) == []
     assert generation.finish_reason == "cancelled"
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_runtime_that_is_dropped_within_an_answer_goes_quietly(model_files: Path) -> None:
+    runtime = edgespec.load(model_files / "target.gguf", draft="ngram", depth=3, threads=1, n_ctx=128)
+    text = runtime.generate(PROMPT, logit_bias=NO_END.logit_bias, max_tokens=40).text
+    answer = runtime.stream(PROMPT, logit_bias=NO_END.logit_bias, stop=text[1:] + "#")
+    for _ in range(6):
+        answer.step()  # which holds text back, as it may be the beginning of a stop string
+    assert answer.finish_reason is None and len(answer.tokens) < 6
+    del runtime, answer
+    gc.collect()
 
 
 def test_an_interrupt_in_the_middle_of_a_pass_leaves_a_usable_engine(
