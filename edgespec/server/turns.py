@@ -358,6 +358,7 @@ class Turns:
         if ticket.answer is not None:
             generation = ticket.answer.generation
             self._observer.answered(generation.stats, generation.finish_reason)
+            generation.abandon()  # if what failed was not the generation, it still has its caches
             self.decision = generation.policy.explain()
         with self._changed:
             self._answered.remove(ticket)

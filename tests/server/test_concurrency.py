@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,24 +54,23 @@ def test_a_long_prompt_does_not_hold_up_the_others(endless_file: Path) -> None:
     with served(loader(endless_file, n_ctx=8192, parallel=2)) as server:
         told: list[str] = []
         prompts = {"long": "stay " * 1500, "short": "stay"}
-        read = threading.Event()
 
         def stream(name: str, tokens: int) -> None:
             body = {"prompt": prompts[name], "temperature": 0, "max_tokens": tokens, "stream": True}
             with server.http.stream("POST", TEXT, json=body) as response:
-                for line in response.iter_lines():
-                    if line.startswith("data: {"):
-                        told.append(name)
-                        read.set()
+                told.extend(name for line in response.iter_lines() if line.startswith("data: {"))
 
         with ThreadPoolExecutor(2) as pool:
+            server.gate.open.clear()
             short = pool.submit(stream, "short", 400)
-            assert read.wait(PATIENCE)
+            assert server.gate.reached.wait(PATIENCE)
             long = pool.submit(stream, "long", 1)
+            until(lambda: server.turns.waiting == 1)
+            before = len(told)
+            server.gate.open.set()
             short.result()
             long.result()
-        place = told.index("long")
-        assert "short" in told[:place] and len(told) > 20
+        assert told.index("long") - before > 20, "about fifty pieces of its prompt, a round between any two"
 
 
 def test_answers_that_take_turns_are_what_each_would_be_alone(several: Server) -> None:
