@@ -6,6 +6,7 @@ import json
 import re
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from edgespec.errors import BackendError, ModelError, UsageError
@@ -34,6 +35,8 @@ class HFTokenizer:
             about = json.loads(self._tokenizer.to_str())
         except Exception as error:  # the package raises bare exceptions
             raise ModelError(f"{file} is damaged, or needs a newer tokenizers package ({error})") from error
+        self._encoding = Lock()
+        """between setting how to encode and doing so no other thread may set it"""
         self._bytes_of = _spelling(about, file)
         self._added = {token["id"]: token for token in about.get("added_tokens", [])}
         self.n_vocab: int = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -59,8 +62,9 @@ class HFTokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
-        self._tokenizer.encode_special_tokens = not special  # markers as ordinary text
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        with self._encoding:
+            self._tokenizer.encode_special_tokens = not special  # markers as ordinary text
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return [self.bos, *ids] if bos and self.bos is not None else ids
 
     def piece(self, token: int) -> bytes:
