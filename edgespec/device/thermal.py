@@ -15,7 +15,7 @@ class Thermal:
     celsius: float | None
     """of the hottest zone"""
     throttled: int | None
-    """times a core was slowed down for heat since boot (x86), or 1 if one is now (Raspberry Pi)"""
+    """times a core was slowed down for heat since boot (x86; power.py has what a Raspberry Pi says)"""
     clock: float | None
     """of the first core, as a share of its maximum"""
 
@@ -30,29 +30,13 @@ def read_thermal(system: Path = SYSTEM) -> Thermal:
     now, most = _number(frequency / "scaling_cur_freq"), _number(frequency / "cpuinfo_max_freq")
     return Thermal(
         celsius=max(degrees, default=None),
-        throttled=max(counted) if counted else _raspberry(system),
+        throttled=max(counted, default=None),
         clock=now / most if now and most else None,
     )
 
 
-def _raspberry(system: Path) -> int | None:
-    """Bits 1 to 3 of the firmware's word: frequency capped, throttled, soft temperature limit, all now."""
-    word = _text(system / "devices/platform/soc/soc:firmware/get_throttled")
-    try:
-        return int(bool(int(word, 16) & 0b1110))
-    except ValueError:
-        return None
-
-
 def _number(file: Path) -> float | None:
     try:
-        return float(_text(file))
-    except ValueError:
+        return float(file.read_text())
+    except (OSError, ValueError):
         return None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

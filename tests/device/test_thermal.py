@@ -31,11 +31,3 @@ def test_slow_downs_and_the_clock(tmp_path: Path) -> None:
     put(tmp_path, **{f"{cpu}0__cpufreq__scaling_cur_freq": "900000"})
     put(tmp_path, **{f"{cpu}0__cpufreq__cpuinfo_max_freq": "1800000"})
     assert read_thermal(tmp_path) == Thermal(None, 5, 0.5)
-
-
-def test_a_raspberry_pi_says_whether_it_is_slowed_down_now(tmp_path: Path) -> None:
-    word = "devices__platform__soc__soc:firmware__get_throttled"
-    put(tmp_path, **{word: "0x50000"})  # it was, and is no more
-    assert read_thermal(tmp_path).throttled == 0
-    put(tmp_path, **{word: "0x50004"})
-    assert read_thermal(tmp_path).throttled == 1
