@@ -64,7 +64,7 @@ CURVES = {
         {1: 0.006, 8: 0.009, 16: 0.014, 17: 0.0147},
     ),
 }
-"""measured (FINDINGS 1): the 1.5B coder with its 0.5B draft on two cores of a server"""
+"""measured: the 1.5B coder with its 0.5B draft on two cores of a server"""
 
 
 class Clock:
@@ -179,13 +179,12 @@ class Played:
 
 
 NO_STATE: Any = None
-OVERHEAD = 0.0
-"""seconds of edgespec's own per round; the same for all policies, so left out"""
 
 
 def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], keep: bool = False) -> Played:
     """Decode a trace under `policy`. The first token comes with the prompt and is not counted, nor is
-    the draft model's reading of the prompt. costs: fixed, or by simulated time. keep: the rounds, too."""
+    the draft model's reading of the prompt, nor edgespec's own time, the same for all policies. costs: fixed,
+    or by simulated time. keep: the rounds, too."""
     clock = Clock(costs)
     lookup = NGram()
     model = ReplayModel(trace, clock, lookup)

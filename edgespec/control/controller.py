@@ -324,8 +324,7 @@ class Controller:
         self._probing = False
         self._observe_costs(finished)
         self._observe_acceptance(finished)
-        plain = not finished.drafted
-        self._plain_age = 0 if plain else self._plain_age + 1
+        self._plain_age = self._plain_age + 1 if finished.drafted else 0
         for name in self._ages:
             self._ages[name] = 0 if name == finished.drafter else self._ages[name] + emitted
 

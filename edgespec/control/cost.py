@@ -108,8 +108,3 @@ def roofline(
     operations/s."""
     memory = bytes_read / bandwidth
     return {n: max(memory, n * operations / peak) for n in (1, 2, 4, 8, 16, 32)}
-
-
-def effective_bandwidth(bytes_read: float, curve: CostCurve) -> float:
-    """Bytes per second at which plain decoding reads the weights."""
-    return bytes_read / curve.seconds(1)

@@ -52,7 +52,7 @@ class Stats:
     cached_tokens: int = 0
     """prompt tokens whose keys and values were still there"""
     prompt_seconds: float = 0.0
-    """to the first token"""
+    """computing until the first token; what other generations took in between is not in it"""
     draft_prompt_seconds: float = 0.0
     """the drafter reading the prompt; not part of decoding"""
     tokens: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.control.cost import CostCurve, effective_bandwidth, roofline
+from edgespec.control.cost import CostCurve, roofline
 
 Q4_0 = {1: 0.026, 2: 0.045, 3: 0.060, 4: 0.049, 6: 0.080, 8: 0.084}
 
@@ -69,4 +69,3 @@ def test_a_roofline_is_flat_until_arithmetic_takes_longer_than_memory() -> None:
     curve = CostCurve(roofline(1e9, 40e9, operations=3e9, peak=500e9))
     assert curve.seconds(1) == curve.seconds(4) == 0.025
     assert curve.seconds(16) == pytest.approx(0.096)
-    assert effective_bandwidth(1e9, curve) == pytest.approx(40e9)
