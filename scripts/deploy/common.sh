@@ -71,11 +71,16 @@ setting() { sed -n "s/^$1=//p" "$settings" | tail -n 1 | tr -d "\"'"; }
 
 # Refuses what would fail later, after a long build.
 check_machine() {
-  local free system
+  local system
   [ "$(id -u)" = 0 ] || fail "it changes the system: run it with sudo"
   system=$(dpkg --print-architecture) # a 32-bit system may have a 64-bit kernel, so uname does not tell
   [ "$system" = arm64 ] || fail "a 64-bit Arm system is needed; this one is $system"
   [ -d /run/systemd/system ] || fail "systemd does not run here, so there can be no service"
+}
+
+# Refuses a build that would fill the disk, and says what the unit cannot do here.
+check_room() {
+  local free
   free=$(df --output=avail -BM "$(dirname "$code")" | tail -n 1 | tr -dc 0-9)
   ((free >= 4000)) || fail "the build needs 4 GB of disk; there are $free MB in $(dirname "$code")"
   grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null ||
@@ -272,7 +277,7 @@ deploy() {
     # shellcheck disable=SC2154 # of the script that sources this
     [ -n "$board" ] || fail "this is $model, none of $boards; to build for one of them: --board NAME"
   fi
-  [ -n "$dry" ] || check_board
+  [ -n "$dry" ] || { check_room; check_board; }
   case $action in
     install) install_edgespec "$board" "$pair" "$source" ;;
     update) update_edgespec "$board" ;;
