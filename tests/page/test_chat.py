@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from server.conftest import Server, loader, served, turns, until
 
@@ -281,3 +282,24 @@ def test_a_full_queue_is_told_in_words_and_can_be_tried_again(chrome: Chrome, en
     assert page.all(".error") == []
     page.by_id("send").click()
     page.until(lambda: not page.answering)
+
+
+def test_text_that_another_app_shares_waits_in_the_message_box(page: ChatPage, tiny: Server) -> None:
+    page.ask("stay")
+    shared = "1 + 1 = 2 & 100 %\n<b>naïve</b>"
+    address = f"{tiny.url}/#share={quote(shared, safe='')}"
+    page.script("location.href = arguments[0]", address)  # what an app does that is open already
+    page.until(lambda: page.by_id("input").get_property("value"))
+    assert page.by_id("input").get_property("value") == shared
+    assert page.texts == [] and not page.answering and page.script("return location.hash") == ""
+    page.script("location.href = arguments[0]", f"{tiny.url}/#share=%FFmore")  # not UTF-8
+    page.until(lambda: "more" in page.by_id("input").get_property("value"))
+    assert page.by_id("input").get_property("value") == f"{shared}\n\ufffdmore"
+    page.by_id("send").click()
+    page.until(lambda: not page.answering)
+    assert page.texts[0].startswith("1 + 1 = 2 & 100 %") and len(page.texts) == 2
+    page.chrome.get("about:blank")
+    page.chrome.get(address)  # and one that is started for it
+    page.ready()
+    assert page.by_id("input").get_property("value") == shared and page.texts == []
+    assert page.complaints() == []

@@ -124,6 +124,17 @@ function open(id) {
   showConversation();
 }
 
+/** What the address asks for: a conversation (#ID), or a new one with text that another app shares in the
+ * message box (#share=TEXT), for the person to send, or not. What stood there already stays. */
+function arrive() {
+  const shared = new URLSearchParams(location.hash.slice(1)).get("share");
+  if (shared === null) return open(location.hash.slice(1));
+  history.replaceState(null, "", location.pathname);
+  open("");
+  input.value = [input.value, shared].filter(Boolean).join("\n");
+  fit();
+}
+
 function rename(id, title) {
   const conversation = conversations.get(id);
   Object.assign(conversation, { title, named: true });
@@ -216,7 +227,7 @@ $("colours").addEventListener("click", () => {
   store.saveSettings();
   showEverything();
 });
-addEventListener("popstate", () => open(location.hash.slice(1)));
+addEventListener("popstate", arrive);
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // its address would be taken for a conversation's
   input.focus();
@@ -241,7 +252,7 @@ try {
 } catch (error) {
   unkept(error);
 }
-open(location.hash.slice(1));
+arrive();
 focusInput();
 document.body.dataset.ready = true; // for whoever watches it load
 
