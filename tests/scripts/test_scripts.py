@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCED = ["scripts/setup.sh", "scripts/native.sh", "scripts/browser.sh"]
+SOURCED = ["scripts/setup.sh", "scripts/native.sh", "scripts/browser.sh", "scripts/android.sh"]
+ANDROID = ["android_demo/app/build.sh", "android_demo/termux/setup.sh"]
 DEPLOYS = ["scripts/deploy/pi.sh", "scripts/deploy/jetson.sh", "scripts/deploy/trial.sh"]
-SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run", *DEPLOYS]
+SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run", *DEPLOYS, *ANDROID]
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
