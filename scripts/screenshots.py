@@ -46,12 +46,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("folder", type=Path, help="where to put them")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the server (default: %(default)s)")
+    parser.add_argument("--size", choices=("desktop", "phone"), help="of the screen (default: both)")
     options = parser.parse_args()
     found = programs()
     if found is None:
         sys.exit("Chromium and its driver are missing; on Debian: apt-get install chromium chromium-driver")
     options.folder.mkdir(parents=True, exist_ok=True)
-    for size, scheme in product(("desktop", "phone"), ("light", "dark")):
+    for size, scheme in product([options.size] if options.size else ["desktop", "phone"], ("light", "dark")):
         chrome = start(*found)
         try:
             take(ChatPage.of(chrome, options.url, size, scheme), options.folder / f"{size}-{scheme}")
