@@ -170,9 +170,13 @@ few=''
 port=$(value_of --port)
 address=http://127.0.0.1:${port:-8000}/
 
+opener=
+if [ -n "$open" ]; then
+  open_page "$address" &
+  opener=$!
+fi
 # Without the lock Android puts the processor to sleep when the screen is off.
 termux-wake-lock
-trap 'termux-wake-unlock; kill $(jobs -p) 2>/dev/null || true' EXIT
-[ -z "$open" ] || open_page "$address" &
+trap 'termux-wake-unlock; [ -z "$opener" ] || kill "$opener" 2>/dev/null || true' EXIT
 say "the chat page: $address (Ctrl-C here ends the server)"
 "$venv/bin/edgespec" serve "$pair" ${few:+--threads "$few"} "${options[@]}"
