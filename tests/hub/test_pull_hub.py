@@ -231,11 +231,11 @@ def test_an_endpoint_that_is_no_hub_is_explained(hub: FakeHub, monkeypatch: pyte
         pull(NAME)
 
 
-@pytest.mark.parametrize("how", ["flag", "environment"])
+@pytest.mark.parametrize("how", ["flag", "EDGESPEC_OFFLINE", "HF_HUB_OFFLINE"])
 def test_offline_touches_nothing(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     hub.add(KEY, CONTENT)
-    if how == "environment":
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if how != "flag":
+        monkeypatch.setenv(how, "1")
     with pytest.raises(OfflineError, match=f"When online: edgespec pull {NAME}"):
         pull(NAME, offline=how == "flag")
     assert hub.requests == []

@@ -16,8 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCED = ["scripts/setup.sh", "scripts/native.sh", "scripts/browser.sh", "scripts/android.sh"]
 ANDROID = ["android_demo/app/build.sh", "android_demo/termux/setup.sh"]
+START = "edgespec/bundle/start.sh"
 DEPLOYS = ["scripts/deploy/pi.sh", "scripts/deploy/jetson.sh", "scripts/deploy/trial.sh"]
-SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run", *DEPLOYS, *ANDROID]
+SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run", START, *DEPLOYS, *ANDROID]
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
