@@ -72,7 +72,7 @@ def _make(order: Order, extras: Sequence[str], temporary: Path, offline: bool, p
     _announce(wheels, models, order, progress)
     (folder / "wheels").mkdir(parents=True)
     shelf.fetch(wheels, folder / "wheels")
-    sums = {}
+    sums: dict[str, str] = {}
     for model in models.all:
         sums |= _copy(model, folder, progress)
     pip = next(wheel.file for wheel in wheels if wheel.name == "pip")

