@@ -33,8 +33,8 @@ def run(
     watch: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command of pip quietly, with its temporary files in a folder of the caller: the usual place may be
-    a small disk in memory. `watch` is called while it runs.
+    """Run a command of pip quietly, with its temporary files in a folder of the caller: the usual one may be
+    on a small disk in memory. `watch` is called while it runs.
 
     Raises PipFailed, and HubError if this Python has no pip.
     """
