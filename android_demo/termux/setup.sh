@@ -50,7 +50,7 @@ check_phone() {
 # Dependencies without hf-xet, an accelerator for downloads in Rust that huggingface-hub does without.
 requirements() {
   "$python" - <<'PYTHON'
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pip._vendor.packaging.requirements import Requirement
 
 apart = {"hf-xet", "huggingface-hub", "llama-cpp-python"}
@@ -60,6 +60,10 @@ for package, extra in packages:
         wanted = Requirement(line)
         if wanted.name not in apart and (wanted.marker is None or wanted.marker.evaluate({"extra": extra})):
             print(f"{wanted.name}{wanted.specifier}")
+try:  # pip then takes the pydantic that goes with Termux's, instead of building another one
+    print(f"pydantic-core=={version('pydantic-core')}")
+except PackageNotFoundError:
+    pass
 PYTHON
 }
 
