@@ -26,15 +26,18 @@ class Kept:
         self._file = file
         self._settings = json.loads(json.dumps(settings))
         self.results: dict[str, Compared] = {}
-        if file is not None and file.is_file() and (lines := file.read_text("utf-8").splitlines()):
+        if file is not None and file.is_file() and (lines := _lines(file)):
             self._check(file.name, lines[0])
-            self.results = {result.id: result for result in map(_unpacked, lines[1:])}
+            try:
+                self.results = {result.id: result for result in map(_unpacked, lines[1:])}
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                raise UsageError(f"{file.name} is damaged; delete it, or name another file") from None
 
     def _check(self, name: str, line: str) -> None:
         try:
             head = json.loads(line)
             known = head["settings"] if head["format"] == FORMAT else None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             known = None
         if known is None:
             raise UsageError(f"{name} holds no results of this version of edgespec bench; name another file")
@@ -53,6 +56,13 @@ class Kept:
             partial = self._file.with_name(f"{self._file.name}.partial")
             partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
             partial.replace(self._file)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(f"{file.name} is damaged, or no text; name another file") from None
 
 
 def _packed(result: Compared) -> dict[str, Any]:

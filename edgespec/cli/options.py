@@ -42,6 +42,8 @@ def _json(context: click.Context, option: click.Parameter, path: str | None) -> 
         return None if text is None else json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"{path} is not valid JSON: {error}", context, option) from None
+    except RecursionError:
+        raise click.BadParameter(f"{path} is nested too deeply; flatten it", context, option) from None
 
 
 def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Sequence[str]:

@@ -32,6 +32,10 @@ def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
     [
         ("{}", "line 1"),
         ("nonsense", "line 1"),
+        ("[" * 100_000, "line 1"),
+        ('{"turns": "one"}', "line 1"),
+        ('{"prompt": null}', "line 1"),
+        ('{"prompt": ""}', "line 1"),
         ("\n", "no prompts"),
         ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2 .* has the id '1'"),
     ],
@@ -41,6 +45,19 @@ def test_what_is_no_suite_is_refused(tmp_path: Path, text: str, message: str) ->
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
         read_suite(file)
+
+
+def test_a_suite_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "suite.jsonl"
+    file.write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(UsageError, match="not UTF-8 text"):
+        read_suite(file)
+
+
+def test_a_prompt_may_hold_a_line_separator(tmp_path: Path) -> None:
+    file = tmp_path / "suite.jsonl"
+    file.write_text('{"prompt": "a\u2028b"}\n', "utf-8")
+    assert [prompt.text for prompt in read_suite(file)] == ["a\u2028b"]
 
 
 def test_the_mean_is_geometric_and_the_worst_prompt_is_named() -> None:
@@ -140,6 +157,15 @@ def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
         patch.setattr(Path, "write_text", cut_short)
         kept.add(compared("b"))
     assert list(Kept(file, SETTINGS).results) == ["a"]
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"[]", b'{"runs": []}', b'{"id": "b', b"\xff", b"[" * 100_000])
+def test_damaged_results_are_refused(tmp_path: Path, damage: bytes) -> None:
+    file = tmp_path / "kept.jsonl"
+    Kept(file, SETTINGS).add(compared())
+    file.write_bytes(file.read_bytes() + damage)
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Kept(file, SETTINGS)
 
 
 def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:

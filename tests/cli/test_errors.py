@@ -238,3 +238,10 @@ def test_names_of_files_are_shown_and_not_obeyed(failed: Failed, tmp_path: Path)
     assert code == 1
     assert "no\\u001b[31m.gguf" in line
     assert "The folder has: bad\\u001b[2J.gguf" in line
+
+
+def test_a_schema_nested_too_deeply_is_refused(failed: Failed, tmp_path: Path) -> None:
+    (schema := tmp_path / "schema.json").write_text("[" * 100_000)
+    code, message = failed(["run", "smollm2-135m", "hi", "--json-schema", schema])
+    assert code == 2
+    assert "nested too deeply" in message
