@@ -65,6 +65,7 @@ def regex(pattern: str) -> Constraint:
     lookaround and backreferences. Raises UsageError with the place of what is wrong."""
     if not isinstance(pattern, str):
         raise UsageError(f"regex is {pattern!r}; it must be text")
+    _check_unicode("regex", pattern)
     source = str(llguidance().LLMatcher.grammar_from_regex(pattern))
     if why := _refusal(source):
         why = why.partition("\n   1 | start:")[0]  # our own wrapping of it
@@ -77,6 +78,7 @@ def grammar(text: str) -> Constraint:
     GBNF (`root ::= …`). Raises UsageError with the line of what is wrong."""
     if not isinstance(text, str):
         raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
+    _check_unicode("grammar", text)
     matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
@@ -99,6 +101,13 @@ def llguidance() -> ModuleType:
             "structured output needs the package llguidance: pip install 'edgespec[grammar]'"
         ) from error
     return llguidance
+
+
+def _check_unicode(kind: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{kind} is not valid Unicode at character {error.start + 1}") from None
 
 
 def _from_schema(schema: Mapping[str, Any]) -> str:

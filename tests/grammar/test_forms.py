@@ -63,6 +63,8 @@ def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime
         ({"regex": "a("}, r"regex is not usable: unclosed group, at character 2 of a\("),
         ({"regex": "a(?=b)"}, "look-ahead"),
         ({"regex": 3}, "regex is 3; it must be text"),
+        ({"regex": "a\udcff"}, "regex is not valid Unicode at character 2"),
+        ({"grammar": "\udcff"}, "grammar is not valid Unicode at character 1"),
         ({"grammar": "start: a\n"}, "grammar is not usable: line 1, column 8: unknown name"),
         ({"grammar": 'root ::= "a\n'}, "grammar is not valid GBNF: .* line"),
         ({"grammar": "start: <nobody>"}, "grammar is not usable with this model: .*unknown special token"),
