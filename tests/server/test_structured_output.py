@@ -72,7 +72,7 @@ def test_an_answer_that_is_cut_off_says_so(client: Any) -> None:
 def test_the_client_reads_an_answer_into_a_model(client: Any) -> None:
     pydantic = need_module("pydantic")
     form = pydantic.create_model("Form", word=(str, pydantic.Field(max_length=8)), sure=(bool, ...))
-    answer = client.chat.completions.parse(**QUESTION, response_format=form)
+    answer = client.beta.chat.completions.parse(**QUESTION, response_format=form)
     assert isinstance(answer.choices[0].message.parsed, form)
 
 

@@ -115,7 +115,7 @@ def test_a_stream_writes_calls_piece_by_piece(client: Any, question: str) -> Non
 
 
 def test_with_the_clients_own_reading_of_streams(client: Any) -> None:
-    with client.chat.completions.stream(**asking("Add 6 and 1.")) as stream:
+    with client.beta.chat.completions.stream(**asking("Add 6 and 1.")) as stream:
         final = stream.get_final_completion()
     assert called(final.choices[0].message) == [("add", {"a": 6, "b": 1})]
 
