@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 from closed_form import CHAT_TEMPLATE, write_gguf
+from hypothesis import settings
 from pair import DRAFT, HOPELESS, KEPT, TARGET, VOCABULARY, load
 from real_models import need_module
 
 from edgespec.backends.llama_cpp import LlamaCpp
+
+settings.register_profile("edgespec", deadline=None)  # how long an example takes is no test
+settings.load_profile("edgespec")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 USUAL_PARALLEL = 4
 USUAL_CACHE = 1024
 """MB"""
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 CONNECTIONS = 512
 """open at once; more are answered by 503"""
 
@@ -65,7 +68,7 @@ def serve(
     loading: options of `edgespec.load`. Raises UsageError for an address that cannot be had or would let
     strangers in, and what `load` raises.
     """
-    _refuse_strangers(serving)
+    _check(serving)
     listening = _bind(serving.host, serving.port)  # first, as it takes less time to fail than loading does
     with listening:
         metrics = Metrics()
@@ -118,7 +121,11 @@ class _Server(uvicorn.Server):
         cut.cancel()
 
 
-def _refuse_strangers(serving: Serving) -> None:
+def _check(serving: Serving) -> None:
+    if serving.api_key is not None and serving.no_key:
+        raise UsageError(
+            "a key and --no-key contradict each other; leave one out (EDGESPEC_API_KEY is a key)"
+        )
     if serving.host not in LOOPBACK and serving.api_key is None and not serving.no_key:
         raise UsageError(
             f"{serving.host} can be reached from other machines, so a key is needed: --api-key KEY or "
@@ -128,6 +135,15 @@ def _refuse_strangers(serving: Serving) -> None:
         raise UsageError("the API key has characters that HTTP cannot send; use letters, digits and signs")
     if serving.api_key == "":
         raise UsageError("the API key is empty; give one, or leave it out")
+    for origin in serving.origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"--cors-origin {origin} is no origin; write it as browsers do, without a path: "
+                "http://localhost:3000. Pages of every origin cannot be let in at once"
+            )
+    for option, seconds in (("--grace", serving.grace), ("--idle-unload", serving.idle_unload)):
+        if seconds is not None and not math.isfinite(seconds):
+            raise UsageError(f"{option} is {seconds}; it must be a number of seconds")
 
 
 def _limits(serving: Serving) -> Limits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.chat.tools import CallReader, call_form
@@ -92,7 +92,6 @@ CASES: dict[str, tuple[str, str, Calls]] = {
 
 
 @pytest.mark.parametrize(("text", "content", "calls"), CASES.values(), ids=CASES.keys())
-@settings(deadline=None)
 @given(places=st.lists(st.integers(0, 200), max_size=8))
 def test_calls_and_content(text: str, content: str, calls: Calls, places: list[int]) -> None:
     assert read(cut(text, places)) == (content, calls)
@@ -105,7 +104,6 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join),
     places=st.lists(st.integers(0, 300), max_size=12),
@@ -124,7 +122,6 @@ JSON: st.SearchStrategy[object] = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     calls=st.lists(
         st.tuples(st.sampled_from(NAMES), st.dictionaries(st.text(), JSON)), min_size=1, max_size=3

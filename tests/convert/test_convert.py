@@ -223,7 +223,6 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, Place
 @settings(
     max_examples=FUZZ or 150,
     derandomize=not FUZZ,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

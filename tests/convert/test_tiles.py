@@ -19,7 +19,7 @@ HEADER = Path(__file__).parents[2] / "edgespec" / "kernels" / "tile_formats.h"
 
 
 @pytest.mark.parametrize("type_", TILES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.integers(1, 40), groups=st.integers(1, 3), seed=st.integers(0, 1 << 30))
 def test_tiles_hold_the_weights_bit_for_bit(type_: str, rows: int, groups: int, seed: int) -> None:
     data, tiles = random_rows(type_, rows, groups, seed), TILES[type_]

@@ -108,7 +108,6 @@ stops = st.lists(st.text("aeimnrstuy \né€\ufffd", min_size=1, max_size=4), ma
 @settings(
     max_examples=EXAMPLES,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -148,7 +148,7 @@ texts = st.lists(
 )
 
 
-@settings(max_examples=400, derandomize=True, deadline=None, database=None)
+@settings(max_examples=400, derandomize=True, database=None)
 @given(texts, st.lists(st.text("abé", min_size=1, max_size=4), max_size=3), st.none() | st.integers(1, 20))
 def test_whatever_comes_text_tokens_and_stream_agree(
     pieces: list[bytes], stop: list[str], max_tokens: int | None
@@ -170,7 +170,7 @@ def test_whatever_comes_text_tokens_and_stream_agree(
     assert output.tokens == list(range(len(output.tokens)))
 
 
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=300, derandomize=True, database=None)
 @given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=6))
 def test_pieces_of_bytes_become_the_text_that_all_bytes_become(data: bytes, cuts: list[int]) -> None:
     decoder = IncrementalText()

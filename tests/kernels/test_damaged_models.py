@@ -201,7 +201,6 @@ def changes(draw: st.DrawFn) -> Change:
 @settings(
     max_examples=FUZZ or 120,
     derandomize=not FUZZ,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -99,6 +99,23 @@ def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path
         assert client.get("/v1/models", headers={"Host": "raspberrypi.local"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--api-key", "sesame", "--no-key"), "--no-key"),
+        (("--cors-origin", "*"), "--cors-origin"),
+        (("--cors-origin", "localhost:3000"), "--cors-origin"),
+        (("--cors-origin", "http://localhost/app"), "--cors-origin"),
+        (("--grace", "nan"), "--grace"),
+        (("--idle-unload", "inf"), "--idle-unload"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(
+    model_files: Path, options: tuple[str, ...], named: str
+) -> None:
+    assert named in refused(model_files / "target.gguf", "--port", 0, *options)
+
+
 def test_a_foreign_name_is_refused(model_files: Path) -> None:
     with serving(model_files / "target.gguf") as (_, client):
         assert client.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
