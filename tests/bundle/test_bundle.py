@@ -60,10 +60,18 @@ def bundle(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
+PYTHON_FIRST = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+"""the Python that the bundle is made for is found"""
+
+
 def start(bundle: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     script = ["sh", str(bundle / "start"), *words]
     return subprocess.run(
-        script, env=os.environ | variables, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        script,
+        env=os.environ | PYTHON_FIRST | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -95,7 +103,8 @@ def test_the_documented_bundle_is_installed_and_answers_without_a_network(
     assert "SmolLM2" in done.stderr and "Apache-2.0" in done.stderr
     assert "Apache-2.0" in (folder / "README.txt").read_text("utf-8")
 
-    first = subprocess.run([*alone, *starting], capture_output=True, text=True, cwd=ROOT)
+    env = os.environ | PYTHON_FIRST
+    first = subprocess.run([*alone, *starting], env=env, capture_output=True, text=True, cwd=ROOT)
     assert first.returncode == 0, first.stderr
     assert first.stdout.strip() and "setting up" in first.stderr
     there = subprocess.run(
@@ -107,7 +116,7 @@ def test_the_documented_bundle_is_installed_and_answers_without_a_network(
 
     moved = folder.rename(tmp_path / "moved elsewhere")
     words = [word.replace(str(folder), str(moved)) for word in starting]
-    second = subprocess.run([*alone, *words], capture_output=True, text=True)
+    second = subprocess.run([*alone, *words], env=env, capture_output=True, text=True)
     assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
     assert "setting up" not in second.stderr
     assert start(moved, "check").returncode == 0
