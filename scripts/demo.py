@@ -24,8 +24,8 @@ def main() -> None:
         for title, prompt in PROMPTS.items():
             compare(title, prompt, plain, speculative)
     print(
-        "\nThe depth is fixed so far: where there is little to look up, drafts are rejected, which gains"
-        "\nnothing and can cost time. Use --depth 0 there."
+        "\nHere the depth is fixed, to show the difference: where there is little to look up, drafts are"
+        "\nrejected, which gains nothing and can cost time. --depth auto, the default, stops drafting there."
     )
 
 
