@@ -19,7 +19,7 @@ from edgespec.errors import ContextFull, UsageError
 from edgespec.grammar.matcher import Grammars
 
 SHARED_CHUNK = 128
-"""tokens of a prompt that are processed in one go where others may be waiting: as fast as more, nearly"""
+"""tokens of a prompt that are processed in one go where others may be waiting"""
 
 
 class Engine:
