@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,18 +47,19 @@ def converted(model_files: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trimmed(converted: Path) -> Path:
-    """`converted`, with the draft trimmed to `KEPT` and one end of a text."""
+def trimmed(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `converted`, with the draft trimmed to `KEPT` and one end of a text."""
     import numpy as np
 
     from edgespec.convert.convert import convert
     from edgespec.convert.head import Head
 
+    folder = shutil.copytree(converted, tmp_path_factory.mktemp("trimmed") / "models")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGESPEC_HOME", str(converted / "home"))
+        patch.setenv("EDGESPEC_HOME", str(folder / "home"))
         head = Head(np.array(sorted([*KEPT, VOCABULARY.eos]), np.int32))
-        convert(converted / "draft.gguf", portable=False, head=head)
-    return converted
+        convert(folder / "draft.gguf", portable=False, head=head)
+    return folder
 
 
 @pytest.fixture(scope="session")

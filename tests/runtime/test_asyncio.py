@@ -182,7 +182,18 @@ def test_what_generate_refuses_is_refused_when_it_is_read(endless: edgespec.Runt
     asyncio.run(ask())
 
 
-def test_closing_ends_what_runs_and_refuses_what_waits(endless_file: Path) -> None:
+def test_closing_ends_what_runs_and_refuses_what_waits(
+    endless_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Event()
+    cancel = edgespec.Generation.cancel
+
+    def tell(generation: edgespec.Generation) -> None:
+        cancel(generation)
+        told.set()
+
+    monkeypatch.setattr(edgespec.Generation, "cancel", tell)
+
     async def close() -> None:
         gate = Gate()
         async with edgespec.load(endless_file, draft="ngram", depth=3, threads=1, n_ctx=2048) as runtime:
@@ -191,7 +202,7 @@ def test_closing_ends_what_runs_and_refuses_what_waits(endless_file: Path) -> No
             waits = asyncio.create_task(runtime.agenerate("stay"))
             await turns_of_the_loop()
             closes = asyncio.create_task(runtime.aclose())
-            await turns_of_the_loop()
+            await reached(told)
             gate.open.set()
             await closes
             assert (await runs).finish_reason == "cancelled"
