@@ -15,6 +15,7 @@ from edgespec.bench.suite import Prompt
 from edgespec.bench.traces import Trace
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.rounds import Round
+from edgespec.device.energy import Stop, meter
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.runtime import GenerateOptions, Runtime
 
@@ -38,6 +39,8 @@ class Run(NamedTuple):
     accepted: int
     bytes: int | None
     """of weights read by all passes; None where the models do not say"""
+    joules: float | None = None
+    """that the machine took meanwhile; None where it does not say"""
 
     @property
     def speed(self) -> float:
@@ -97,6 +100,11 @@ class Compared:
         known = [run.bytes / run.seconds for run in self.runs[way] if run.bytes is not None and run.seconds]
         return median(known) if known else None
 
+    def tokens_per_joule(self, way: Way = "speculative") -> float | None:
+        """While decoding."""
+        known = [run.decoded / run.joules for run in self.runs[way] if run.joules]
+        return median(known) if known else None
+
 
 class _Decoded(NamedTuple):
     """What is kept of a round: no distributions, which are large."""
@@ -107,8 +115,22 @@ class _Decoded(NamedTuple):
     draft_steps: Sequence[Step]
 
 
-def _noting(rounds: list[_Decoded]) -> Callable[[Round], None]:
-    return lambda r: rounds.append(_Decoded(len(r.drafted), r.accepted, r.verify, r.draft_steps))
+class _Watch:
+    """Of an answer: its rounds, and the energy that it takes from the first of them on."""
+
+    def __init__(self) -> None:
+        self.rounds: list[_Decoded] = []
+        self._meter = meter()
+        self._stop: Stop | None = None
+
+    def __call__(self, r: Round) -> None:
+        if self._meter is not None and not self.rounds:
+            self._stop = self._meter.start()
+        self.rounds.append(_Decoded(len(r.drafted), r.accepted, r.verify, r.draft_steps))
+
+    def joules(self) -> float | None:
+        """At the end."""
+        return None if self._stop is None else self._stop()
 
 
 class Bench:
@@ -160,10 +182,11 @@ class Bench:
         for repeat in range(self._repeats):
             for way in list(self._ways)[:: -1 if (number + repeat) % 2 else 1]:
                 generate, target = self._ways[way]
-                rounds: list[_Decoded] = []
-                answer = generate(asked, **self._options, on_round=_noting(rounds))
-                decoded = rounds[1:]  # the first round's token comes with the prompt
-                runs[way].append(self._run(answer, decoded, target))
+                watch = _Watch()
+                answer = generate(asked, **self._options, on_round=watch)
+                joules = watch.joules()
+                decoded = watch.rounds[1:]  # the first round's token comes with the prompt
+                runs[way].append(self._run(answer, decoded, target)._replace(joules=joules))
                 texts[way].append(answer.tokens)
                 steps += [(target.name, r.verify) for r in decoded]
                 if self._draft is not None:

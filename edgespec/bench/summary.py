@@ -40,6 +40,8 @@ def summary(
         "draft_read_seconds": median(r.draft_reads for r in timed),
         "bytes_per_second": rate,
         "plain_bytes_per_second": _mean(timed, lambda r: r.bandwidth("plain")),
+        "tokens_per_joule": _mean(timed, Compared.tokens_per_joule),
+        "plain_tokens_per_joule": _mean(timed, lambda r: r.tokens_per_joule("plain")),
         "machine_bytes_per_second": bandwidth,
         "bandwidth_share": rate / bandwidth if rate else None,
         "same_tokens": sum(compared) / len(compared) if compared else None,
@@ -128,5 +130,7 @@ def of_prompt(result: Compared) -> dict[str, Any]:
     return figures | {
         "draft_read_seconds": result.draft_reads,
         "bytes_per_second": result.bandwidth(),
+        "tokens_per_joule": result.tokens_per_joule(),
+        "plain_tokens_per_joule": result.tokens_per_joule("plain"),
         "repeats": {way: [run.speed for run in runs] for way, runs in result.runs.items()},
     }

@@ -59,6 +59,8 @@ class Probe:
     available: int
     thermal: Thermal
     power: Power
+    energy: str | None
+    """what measures it, or what keeps us from reading that; None where there is nothing"""
     bandwidth: Bandwidth
     models: Sequence[Expectation]
 

@@ -73,6 +73,8 @@ class Stats:
     """what plain decoding would have taken for decode_tokens, as the cost model estimates"""
     off: str | None = None
     """why nothing was drafted in the end, where the controller decided so"""
+    joules: float | None = None
+    """that the machine took from the first token to the last, where somebody measured it"""
     depths: dict[int, int] = field(default_factory=dict)
     """rounds by number of tokens drafted"""
 
@@ -124,6 +126,11 @@ class Stats:
         return self.plain_seconds / self.decode_seconds
 
     @property
+    def tokens_per_joule(self) -> float | None:
+        """While decoding; None where energy was not measured."""
+        return self.decode_tokens / self.joules if self.joules else None
+
+    @property
     def overhead_seconds(self) -> float:
         """Time spent in edgespec's own code while decoding."""
         return self.decode_seconds - self.draft_seconds - self.verify_seconds
@@ -137,6 +144,7 @@ class Stats:
             "acceptance",
             "mean_depth",
             "estimated_speedup",
+            "tokens_per_joule",
             "overhead_seconds",
         )
         return asdict(self) | {name: getattr(self, name) for name in derived}
@@ -161,6 +169,8 @@ class Stats:
         if self.draft_prompt_seconds >= 0.01:
             parts.append(f"draft read the prompt in {self.draft_prompt_seconds:.2f} s")
         parts.append(f"{self.end_to_end_tokens_per_second:.1f} tok/s end to end")
+        if self.tokens_per_joule is not None:
+            parts.append(f"{self.tokens_per_joule:.3g} tokens per joule")
         if self.draft_failure:
             parts.append(f"drafting stopped: {self.draft_failure}")
         return " · ".join(parts)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.device.asking import text_of
+
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 UNKNOWN = 1 << 30
@@ -54,7 +56,7 @@ def find_available(proc: Path = PROC, cgroup: Path = CGROUP) -> Available:
 
 def resident_memory(proc: Path = PROC) -> int:
     """Bytes that this process has in memory now; 0 where the system does not say."""
-    return _kilobytes(_text(proc / "self/status"), "VmRSS") or 0
+    return _kilobytes(text_of(proc / "self/status"), "VmRSS") or 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class _Group:
 def _groups(proc: Path, root: Path) -> Iterator[_Group]:
     """The groups of this process that have a limit, of version 2 or 1, from its own up to the topmost that
     can be seen from here. (In a container its own is at the root, whatever path it is said to have.)"""
-    for line in ("0::/", "0:memory:/", *_text(proc / "self/cgroup").splitlines()):
+    for line in ("0::/", "0:memory:/", *text_of(proc / "self/cgroup").splitlines()):
         _, _, place = line.partition(":")
         controllers, _, path = place.partition(":")
         if controllers == "":
@@ -81,38 +83,31 @@ def _groups(proc: Path, root: Path) -> Iterator[_Group]:
 def _up(root: Path, path: str, limit: str, usage: str) -> Iterator[_Group]:
     folder = root / path.strip("/")
     while folder == root or root in folder.parents:
-        if (most := _text(folder / limit)).isdigit() and int(most) < UNLIMITED:
-            used = _text(folder / usage)
+        if (most := text_of(folder / limit)).isdigit() and int(most) < UNLIMITED:
+            used = text_of(folder / usage)
             yield _Group(int(most), (int(used) if used.isdigit() else 0) - _cached(folder))
         folder = folder.parent
 
 
 def _cached(folder: Path) -> int:
     """Bytes of files that a group holds in memory; of version 1 those of the groups below it too."""
-    statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+    statistics = dict(line.split() for line in text_of(folder / "memory.stat").splitlines())
     kinds = ("inactive_file", "active_file")
     return sum(int(statistics.get(f"total_{kind}", statistics.get(kind, 0))) for kind in kinds)
 
 
 def _machine(key: str, proc: Path) -> int:
-    return _kilobytes(_text(proc / "meminfo"), key) or UNKNOWN
+    return _kilobytes(text_of(proc / "meminfo"), key) or UNKNOWN
 
 
 def _address_space(proc: Path) -> int | None:
     """What `ulimit -v` leaves; None without such a limit."""
-    found = re.search(r"^Max address space\s+(\d+)", _text(proc / "self/limits"), re.MULTILINE)
+    found = re.search(r"^Max address space\s+(\d+)", text_of(proc / "self/limits"), re.MULTILINE)
     if found is None:
         return None
-    return max(0, int(found[1]) - (_kilobytes(_text(proc / "self/status"), "VmSize") or 0))
+    return max(0, int(found[1]) - (_kilobytes(text_of(proc / "self/status"), "VmSize") or 0))
 
 
 def _kilobytes(text: str, key: str) -> int | None:
     found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
     return int(found[1]) << 10 if found else None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

@@ -12,6 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.device.asking import PATIENCE, ask, text_of
 from edgespec.device.cores import compute_threads
 
 SYSTEM = Path("/sys")
@@ -29,8 +30,6 @@ _BITS = {
 }
 """of the word of a Raspberry Pi; the same 16 bits further up for since it booted"""
 _WORD = Path("devices/platform/soc/soc:firmware/get_throttled")
-_PATIENCE = 2.0
-"""seconds a program may take to answer"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Power:
 def read_power(system: Path = SYSTEM) -> Power:
     """Ask the board; a program is run where there is one to ask."""
     throttled = _throttled(system)
-    mode = parse_nvpmodel(_ask("nvpmodel", "-q"))
+    mode = parse_nvpmodel(ask("nvpmodel", "-q"))
     watts = parse_tegrastats(_first_line("tegrastats", "--interval", "200"))
     return Power(throttled.now, throttled.since_boot, mode, watts)
 
@@ -60,7 +59,7 @@ def read_slowdown(system: Path = SYSTEM) -> tuple[str, ...]:
 
 
 def _throttled(system: Path) -> Power:
-    return parse_throttled(_text(system / _WORD) or _ask("vcgencmd", "get_throttled"))
+    return parse_throttled(text_of(system / _WORD) or ask("vcgencmd", "get_throttled"))
 
 
 def threads_for(mode: str) -> int:
@@ -92,32 +91,15 @@ def parse_tegrastats(line: str) -> float | None:
     return int(found[1]) / 1000 if found else None
 
 
-def _ask(program: str, *arguments: str) -> str:
-    if shutil.which(program) is None:
-        return ""
-    try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_PATIENCE)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
-
-
 def _first_line(program: str, *arguments: str) -> str:
     """Of a program that goes on printing until it is ended."""
     if shutil.which(program) is None:
         return ""
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, timeout=_PATIENCE / 2)
+        done = subprocess.run([program, *arguments], capture_output=True, timeout=PATIENCE / 2)
         printed = done.stdout
     except subprocess.TimeoutExpired as late:
         printed = late.stdout or b""
     except OSError:
         return ""
     return printed.decode("utf-8", "replace").partition("\n")[0]
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from edgespec import __version__
 from edgespec.chat.tools import call_grammar
 from edgespec.device.memory import available_memory
+from edgespec.device.power import read_slowdown
 from edgespec.errors import BackendError, UsageError
 from edgespec.grammar.constraint import grammar
 from edgespec.runtime import GenerateOptions
@@ -170,6 +171,7 @@ class Service:
                 "caches": {"copies": len(kept), "bytes": kept.nbytes, "evicted": kept.evicted},
                 "last_decision": turns.decision,
                 "available_memory": available_memory(),
+                "slowed_down": await asyncio.to_thread(read_slowdown),  # it may have to ask a program
                 **self._metrics.summary(),
             }
         )

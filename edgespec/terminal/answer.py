@@ -11,6 +11,7 @@ from types import FrameType
 
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
+from edgespec.device.energy import meter
 from edgespec.device.power import read_slowdown
 from edgespec.terminal.notes import PromptProgress, dim, note
 from edgespec.terminal.visible import visible
@@ -46,16 +47,22 @@ def follow(
     *,
     insistent: bool = True,
 ) -> list[Token]:
-    """Hand on the text of an answer piece by piece until it ends or is interrupted; its tokens."""
-    tokens = []
+    """Hand on the text of an answer piece by piece until it ends or is interrupted; its tokens. Energy is
+    measured from the first one on, where the machine says."""
+    tokens: list[Token] = []
+    energy, stop = meter(), None
     try:
         with interruptible(generation, insistent=insistent):
             for token in generation:
+                if energy is not None and stop is None:
+                    stop = energy.start()
                 progress.clear()
                 tokens.append(token)
                 if token.text and write:
                     write(token.text)
     finally:
+        if stop is not None:
+            generation.stats.joules = stop()
         progress.clear()
     return tokens
 

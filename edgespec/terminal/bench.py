@@ -192,6 +192,11 @@ def closing_lines(found: Mapping[str, Any]) -> list[str]:
             f"this machine reads (measured {found['machine_measured']}; "
             "edgespec probe --refresh measures again)"
         )
+    if found["tokens_per_joule"] and found["plain_tokens_per_joule"]:
+        lines.append(
+            f"{found['tokens_per_joule']:.3g} tokens per joule, plain decoding "
+            f"{found['plain_tokens_per_joule']:.3g}"
+        )
     same = found["same_tokens"]
     lines.append(
         "answers are random, so they are not compared token by token (--seed makes them comparable)"

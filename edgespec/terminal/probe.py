@@ -10,6 +10,7 @@ from rich.table import Table
 from edgespec.backends.speed import known_seconds
 from edgespec.control.bandwidth import known_bandwidth
 from edgespec.control.probe import ASSUMED, Probe, Weights, expect
+from edgespec.device import energy
 from edgespec.device.cores import compute_threads, read_cores
 from edgespec.device.memory import available_memory, total_memory
 from edgespec.device.power import Power, read_power
@@ -36,6 +37,7 @@ def probe(refresh: bool, as_json: bool) -> None:
         available_memory(),
         read_thermal(),
         read_power(),
+        energy.describe(),
         bandwidth,
         [expect(model, bandwidth.best) for model in _installed()],
     )
@@ -88,6 +90,8 @@ def _show(found: Probe) -> None:
     table.add_row("heat", _heat(t.celsius, t.throttled, t.clock))
     if found.power != Power():
         table.add_row("power", visible(in_words(found.power)))
+    if found.energy:
+        table.add_row("energy", visible(found.energy))
     console.print(table)
     if not found.models:
         console.print("No model is on this machine yet; fetch one: edgespec pull smollm2-135m")

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
+from edgespec.device.power import read_slowdown
 from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_json, write_stdout
 from edgespec.terminal.notes import PromptProgress, policy_notes
@@ -56,6 +57,7 @@ def result(
         "depth": runtime.depth,
         "seed": generating["seed"],
         "stats": answer.stats.as_dict(),
+        "slowed_down": list(read_slowdown()),
     }
     if generating.get("logprobs") is not None:
         found["logprobs"] = [

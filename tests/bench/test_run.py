@@ -9,10 +9,12 @@ import pytest
 
 from edgespec.bench.kept import Kept
 from edgespec.bench.passes import Pass, merge
+from edgespec.bench.run import Run, Way
 from edgespec.bench.suite import read_suite
 from edgespec.bench.summary import interval, of_prompt, summary
 from edgespec.bench.traces import Guess, Trace
 from edgespec.errors import UsageError
+from edgespec.terminal.bench import closing_lines
 
 from .results import compared, runs
 
@@ -101,6 +103,19 @@ def test_shares_of_time_and_of_bandwidth_are_of_decoding() -> None:
     assert found["python_share"] == pytest.approx(0.1)
     assert found["bytes_per_second"] == pytest.approx(2e9 / 5.0)
     assert found["bandwidth_share"] == pytest.approx(0.4)
+
+
+def test_tokens_per_joule_are_of_decoding_and_compared_with_plain_decodings() -> None:
+    def taking(joules: float, way: Way) -> list[Run]:
+        return [run._replace(joules=joules) for run in compared().runs[way]]
+
+    measured = replace(
+        compared(), runs={"plain": taking(50.0, "plain"), "speculative": taking(25.0, "speculative")}
+    )
+    found = summary([measured], 45e9)
+    assert (found["tokens_per_joule"], found["plain_tokens_per_joule"]) == (4.0, 2.0)
+    assert "4 tokens per joule, plain decoding 2" in closing_lines(found | {"machine_measured": "today"})
+    assert summary([compared()], 45e9)["tokens_per_joule"] is None
 
 
 def test_end_to_end_counts_the_prompt_and_what_the_draft_reads_of_it() -> None:

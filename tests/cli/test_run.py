@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import time
@@ -80,6 +81,28 @@ def test_json_is_one_object_with_everything(edgespec: Edgespec, pair: list[objec
     for entry in found["logprobs"]:
         assert entry["logprob"] == entry["top"][0][1]  # greedy: the chosen token is the most probable
         assert entry["top"][0][1] > entry["top"][1][1]
+
+
+def test_json_says_what_slows_the_board_down_and_what_energy_it_took(
+    edgespec: Edgespec, endless: Path, tmp_path: Path
+) -> None:
+    """A program in the place of a Raspberry Pi's, with figures that are made up."""
+    board = tmp_path / "board/vcgencmd"
+    board.parent.mkdir()
+    board.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = get_throttled ]; then echo throttled=0x5; fi\n'
+        'if [ "$1" = pmic_read_adc ]; then echo "VDD_CORE_A current(7)=2A VDD_CORE_V volt(15)=0.5V"; fi\n'
+    )
+    board.chmod(0o755)
+    words = ("run", endless, "stay", "--draft", "none", "--max-tokens", 2000, "--json", "--report")
+    ended = edgespec(*words, PATH=f"{board.parent}:{os.environ['PATH']}")
+    found = ended.json
+    assert found["slowed_down"] == ["under-voltage", "throttled"]
+    assert found["stats"]["joules"] > 0
+    assert "tokens per joule" in ended.err
+    elsewhere = edgespec(*words[:-2], "--json").json
+    assert elsewhere["slowed_down"] == []
 
 
 @pytest.mark.parametrize("sampling", [(), ("--temperature", 0.9, "--seed", 5)], ids=["greedy", "seeded"])

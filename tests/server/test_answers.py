@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import edgespec
+from edgespec.server import app
 
 from .conftest import Server, loader, served, turns
 
@@ -92,6 +93,16 @@ def test_a_stream_tells_its_statistics_when_asked(tiny: Server) -> None:
     about = tiny.http.get("/v1/edgespec/stats").json()
     assert found[-1] == about["last_answer"]
     assert about["target_bytes"] > 0 and about["draft_bytes"] > 0
+
+
+def test_the_server_says_what_slows_its_board_down(tiny: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def now() -> object:
+        return tiny.http.get("/v1/edgespec/stats").json()["slowed_down"]
+
+    monkeypatch.setattr(app, "read_slowdown", lambda: ())
+    assert now() == []
+    monkeypatch.setattr(app, "read_slowdown", lambda: ("throttled",))
+    assert now() == ["throttled"]
 
 
 def test_a_stop_string_ends_the_answer_before_it(endless: Server) -> None:
