@@ -73,7 +73,7 @@ def conversion_of(file: ModelFile, provider: str | None = None) -> Path:
 
 def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile | None:
     """The trimmed draft that was made of a GGUF file, if there is one that runs here, and on the provider;
-    says so, or why not."""
+    says why one is not used."""
     folder = trimmed_folder_for(file.path)
     report = read_report(folder) if is_trimmed(folder) else None
     if report is None:
@@ -92,5 +92,4 @@ def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile 
             file.name,
         )
         return None
-    log.warning("drafting with the trimmed %s", folder.name)
     return ModelFile(str(folder), folder, size_of(folder), "path", folder.name, file.licence)

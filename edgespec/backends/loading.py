@@ -72,7 +72,10 @@ def draft_file(file: ModelFile, backend: str | None, target_backend: str, settin
             _check_onnx(replace(settings, lora=()))
         except UsageError:
             return file
-    return trimmed_draft_of(file, settings.provider) or file
+    trimmed = trimmed_draft_of(file, settings.provider)
+    if trimmed is not None:
+        log.warning("drafting with the trimmed %s", trimmed.title)
+    return trimmed or file
 
 
 def context_of(file: ModelFile) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -23,11 +22,10 @@ from rich.text import Text
 from edgespec.hub.gguf_info import ModelInfo
 from edgespec.hub.inventory import FileState, Inventory, PairState
 from edgespec.hub.sizes import human, human_count
+from edgespec.terminal.tables import print_whole
 from edgespec.terminal.visible import visible
 
 _TEMPLATE_LINES = 8
-_NO_LIMIT = 1 << 20
-"""columns"""
 _LEGEND = """
 checksum  pinned: fixed in the catalog; the Hub's: the one the Hub publishes when you pull
 tested    by us; what is not may still work, or turn out not to fit together
@@ -97,7 +95,7 @@ class BarProgress:
 
 def print_inventory(inventory: Inventory) -> None:
     """The tables of `edgespec models`."""
-    _print_whole(lambda console: _print_inventory(console, inventory))
+    print_whole(lambda console: _print_inventory(console, inventory))
 
 
 def _print_inventory(console: Console, inventory: Inventory) -> None:
@@ -128,20 +126,7 @@ def _print_inventory(console: Console, inventory: Inventory) -> None:
 
 def print_info(info: ModelInfo, *, full: bool = False) -> None:
     """What `edgespec models inspect` shows. `full`: the whole chat template."""
-    _print_whole(lambda console: _print_info(console, info, full))
-
-
-def _print_whole(show: Callable[[Console], None]) -> None:
-    """Print tables; where there is no terminal, no line is cut, folded or padded, as others read them."""
-    console = Console()
-    if console.is_terminal:
-        show(console)
-        return
-    wide = Console(width=_NO_LIMIT)
-    with wide.capture() as shown:
-        show(wide)
-    for line in shown.get().splitlines():
-        console.file.write(f"{line.rstrip()}\n")
+    print_whole(lambda console: _print_info(console, info, full))
 
 
 def _print_info(console: Console, info: ModelInfo, full: bool) -> None:

@@ -29,6 +29,7 @@ from edgespec.runtime import GenerateOptions, Runtime
 from edgespec.terminal.answer import write_json
 from edgespec.terminal.notes import note
 from edgespec.terminal.opening import describe, open_pair
+from edgespec.terminal.tables import print_whole
 from edgespec.terminal.visible import visible
 
 
@@ -84,7 +85,7 @@ def bench(
     if as_json:
         write_json(found | {"results": [of_prompt(result) for result in results]})
     else:
-        _show(found)
+        print_whole(lambda console: _show(console, found))
 
 
 def _readable(file: Path) -> Path:
@@ -144,8 +145,7 @@ def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
     return judge(traces, costs_of(runtime.policy, model.name))
 
 
-def _show(found: Mapping[str, Any]) -> None:
-    console = Console(highlight=False)
+def _show(console: Console, found: Mapping[str, Any]) -> None:
     groups = {visible(name): group for name, group in found["categories"].items()} | {"all": found}
     against = {"": "plain"} | ({"reference_": "reference"} if "reference_geomean_speedup" in found else {})
     speeds = Table("", "prompts", box=None)

@@ -17,9 +17,12 @@ from edgespec.hub.resolve import resolve_pair
 from edgespec.hub.sizes import human
 from edgespec.planning import Plan, best_plan, plans
 from edgespec.terminal.answer import write_stdout
+from edgespec.terminal.tables import print_whole
 from edgespec.terminal.visible import visible
 
-UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+UNITS = {"K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+_NARROW = (0, 1, 0, 0)
+"""between columns, so that a row fits into a line of 80"""
 
 
 def plan(name: str | None, memory: str | None, n_ctx: int | None, as_json: bool) -> None:
@@ -42,20 +45,23 @@ def plan(name: str | None, memory: str | None, n_ctx: int | None, as_json: bool)
             result["ways"] = [way.as_dict() for found in ways.values() for way in found]
         write_stdout(json.dumps(result) + "\n")
         return
-    console = Console(highlight=False)
-    console.print(f"memory: {human(limit)} ({source})")
-    if name is None:
-        _show_all(console, ways, chosen)
-    else:
-        ((found_ways, best),) = ((ways[pair], chosen[pair]) for pair in ways)
-        _show_one(console, found_ways, best, limit)
+
+    def show(console: Console) -> None:
+        console.print(f"memory: {human(limit)} ({source})")
+        if name is None:
+            _show_all(console, ways, chosen)
+        else:
+            ((found_ways, best),) = ((ways[pair], chosen[pair]) for pair in ways)
+            _show_one(console, found_ways, best, limit)
+
+    print_whole(show)
 
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as 2GB, 900MiB or 1.5g. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?)B?\s*", text.upper())
-    if match is None or match[2] not in UNITS:
-        raise UsageError(f"{text!r} is not a size; write it like 2GB or 900MiB")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)B?\s*", text.upper())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size; write it with its unit, like 2GB or 900MiB")
     return int(float(match[1]) * UNITS[match[2]])
 
 
@@ -64,7 +70,9 @@ def _takes(pair: CatalogPair | Pair, n_ctx: int | None) -> bool:
 
 
 def _show_all(console: Console, ways: dict[str, list[Plan]], chosen: dict[str, Plan | None]) -> None:
-    table = Table("pair", "needs", "weights", "KV", "backend", "context", "KV type", "draft", box=None)
+    headings = ("pair", "needs", "weights", "KV", "backend", "context", "KV type", "draft")
+    table = Table(*headings, box=None, padding=_NARROW)
+    table.columns[0].overflow = "fold"
     for pair, plan in chosen.items():
         if plan is None:
             least = min(way.needed for way in ways[pair])
@@ -94,7 +102,9 @@ def _show_one(console: Console, ways: list[Plan], best: Plan | None, limit: int)
     items.add_row("in memory where there is plenty", human(shown.peak))
     console.print(f"{'run with' if best else 'does not fit; the least is with'}: {shown.options}")
     console.print(items)
-    table = Table("way", "drafts with", "needs", "", box=None)
+    table = Table("way", "drafts with", "needs", "", box=None, padding=_NARROW)
+    table.columns[0].no_wrap = True  # to be copied
+    table.columns[1].overflow = "fold"
     for way in ways:
         table.add_row(
             way.options, visible(way.drafter), human(way.needed), "fits" if way.needed <= limit else ""

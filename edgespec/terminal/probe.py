@@ -22,6 +22,7 @@ from edgespec.hub.gguf_info import read_info
 from edgespec.hub.inventory import take_inventory
 from edgespec.hub.sizes import human
 from edgespec.terminal.answer import write_stdout
+from edgespec.terminal.tables import print_whole
 from edgespec.terminal.visible import visible
 
 
@@ -44,7 +45,7 @@ def probe(refresh: bool, as_json: bool) -> None:
     if as_json:
         write_stdout(json.dumps(found.as_dict()) + "\n")
     else:
-        _show(found)
+        print_whole(lambda console: _show(console, found))
 
 
 def _installed() -> list[Weights]:
@@ -72,8 +73,7 @@ def _weights(name: str, file: RemoteFile) -> Weights | None:
         return None
 
 
-def _show(found: Probe) -> None:
-    console = Console(highlight=False)
+def _show(console: Console, found: Probe) -> None:
     c, b, t = found.cores, found.bandwidth, found.thermal
     table = Table(show_header=False, box=None, pad_edge=False)
     usable = f"{c.allowed} of {c.logical} hardware threads usable, {c.physical} cores, {c.big} of them fast"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from edgespec import NotEnoughMemory, planning
 from edgespec.backends.footprint import MIB, gguf_sizes, llama_cpp
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.device.memory import Available
+from edgespec.hub.catalog import load_catalog
 from edgespec.hub.resolve import resolve, resolve_pair
 from edgespec.planning import Plan, best_plan, plans
 
@@ -71,7 +73,7 @@ def test_the_items_are_what_llama_cpp_says_it_allocates(caplog: pytest.LogCaptur
 
 
 def test_with_less_memory_the_caches_precision_goes_first_then_the_draft_model_then_the_context() -> None:
-    found = plans(edgespec.hub.catalog.load_catalog().pairs["llama3.2-3b"])
+    found = plans(load_catalog().pairs["llama3.2-3b"])
     chosen, limit = [], 100 * GIB
     while (plan := best_plan(found, limit)) is not None:
         chosen.append((plan.draft is not None, plan.kv_type, plan.n_ctx))
@@ -132,9 +134,28 @@ def test_the_command_says_which_pairs_fit(capsys: pytest.CaptureFixture[str]) ->
     assert found["plans"]["qwen3-4b"] is None
 
 
-@pytest.mark.parametrize("size", ["much", "2GX", "-1GB", ""])
+@pytest.mark.parametrize(
+    "way", [{"COLUMNS": "80", "FORCE_COLOR": "1"}, {"COLUMNS": "40"}], ids=["terminal", "pipe"]
+)
+def test_no_name_is_cut_off_at_80_columns_nor_in_a_pipe(way: dict[str, str]) -> None:
+    words = [sys.executable, "-m", "edgespec", "plan", "--memory", "900MB"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | way)
+    for pair in load_catalog().pairs:
+        assert f"\n{pair} " in ended.stdout
+    assert "…" not in ended.stdout
+    assert ended.stderr == ""  # as nothing is loaded, nobody drafts with anything
+
+
+def test_options_to_be_copied_stand_in_one_line_of_80_columns() -> None:
+    words = [sys.executable, "-m", "edgespec", "plan", need("smollm2-135m")]
+    way = {"COLUMNS": "80", "FORCE_COLOR": "1"}
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | way)
+    assert "\n--backend llama.cpp --ctx 4096 --kv-type q8_0 --draft ngram " in ended.stdout
+
+
+@pytest.mark.parametrize("size", ["much", "2GX", "-1GB", "", "2", "2B"])
 def test_a_limit_that_is_no_size_is_refused(size: str) -> None:
     from edgespec.terminal.plan import plan
 
-    with pytest.raises(edgespec.UsageError, match="2GB or 900MiB"):
+    with pytest.raises(edgespec.UsageError, match="with its unit, like 2GB or 900MiB"):
         plan(None, size, None, as_json=True)

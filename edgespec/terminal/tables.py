@@ -1,0 +1,23 @@
+"""Tables on stdout, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+
+_NO_LIMIT = 1 << 20
+"""columns"""
+
+
+def print_whole(show: Callable[[Console], None]) -> None:
+    """Print tables; where there is no terminal, no line is cut, folded or padded, as others read them."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        show(console)
+        return
+    wide = Console(width=_NO_LIMIT, highlight=False)
+    with wide.capture() as shown:
+        show(wide)
+    for line in shown.get().splitlines():
+        console.file.write(f"{line.rstrip()}\n")
