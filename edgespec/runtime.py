@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -24,7 +24,7 @@ from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
-from edgespec.chat.thinking import opens_thoughts
+from edgespec.chat.thinking import knows_thoughts, opens_thoughts
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding.asynchronous import AsyncGeneration
 from edgespec.decoding.engine import Request
@@ -38,6 +38,7 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 from edgespec.errors import ContextFull, UsageError
 from edgespec.grammar.constraint import Constraint, grammar, json_schema, regex
+from edgespec.grammar.thoughts import after_thoughts
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
@@ -75,7 +76,7 @@ class GenerateOptions(SamplingOptions, total=False):
     stop: str | Sequence[str] | None
     json_schema: Mapping[str, Any] | bool | None
     regex: str | None
-    grammar: str | None
+    grammar: str | Constraint | None
     seed: int | None
     logprobs: int | None
     on_prompt: Callable[[int, int], None]
@@ -317,8 +318,9 @@ class Runtime:
             frequency_penalty, penalty_window, logit_bias: see `SamplerSettings`.
         stop: strings that end the output.
         json_schema, regex, grammar: the form of the output, one of the three: JSON of a schema (a
-            dictionary), text that a regular expression matches, or text of a Lark or GBNF grammar. With
-            finish_reason "stop" it has that form, unless a stop string ended it; otherwise it is cut off.
+            dictionary), text that a regular expression matches, or text of a Lark or GBNF grammar (or what
+            `edgespec.grammar.constraint.grammar` made of it). With finish_reason "stop" it has that form,
+            unless a stop string ended it; otherwise it is cut off. What a model thinks aloud before is free.
         seed: the output depends on it alone, not on drafter or depth (near-ties aside, where the
             backend's logits depend on the number of tokens in a pass); without one it is random
             where temperature > 0.
@@ -336,11 +338,10 @@ class Runtime:
 
     def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
         tokens, request = self.tokenize(prompt), _request(options)
-        if request.constraint is not None and opens_thoughts(tokens, self.target.tokenizer):
-            raise UsageError(
-                f"{request.constraint.kind} has no place: the prompt lets the model think aloud first, and "
-                "the form would be that of its thoughts; give a chat template that does not open them"
-            )
+        if (wanted := request.constraint) is not None:
+            begun = opens_thoughts(tokens, self.target.tokenizer)
+            if begun or (not isinstance(prompt, str) and knows_thoughts(self.chat_template)):
+                request = replace(request, constraint=after_thoughts(wanted, begun))
         return tokens, request
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
@@ -479,4 +480,7 @@ def form(options: Mapping[str, Any]) -> Constraint | None:
         raise UsageError(
             f"{given[0]} and {given[1]} are both given; an answer has one form, so leave one out"
         )
-    return _FORMS[given[0]](options[given[0]]) if given else None
+    if not given:
+        return None
+    value = options[given[0]]
+    return value if isinstance(value, Constraint) else _FORMS[given[0]](value)

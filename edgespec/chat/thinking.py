@@ -10,6 +10,11 @@ from edgespec.backends.base import Tokenizer
 BEGIN, END = "<think>", "</think>"
 
 
+def knows_thoughts(template: str | None) -> bool:
+    """Whether a chat template shows that its model thinks aloud."""
+    return template is not None and BEGIN in template
+
+
 def opens_thoughts(prompt: Sequence[int], tokenizer: Tokenizer) -> bool:
     """Whether a prompt ends with the tag, so that what follows are thoughts: some chat templates do that."""
     end = b"".join(map(tokenizer.piece, prompt[-8:]))

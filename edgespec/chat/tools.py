@@ -12,14 +12,12 @@ such an object, perhaps fenced as code, is a call too, if it names one of the fu
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from edgespec.chat.templates import reads
-from edgespec.grammar.constraint import SPELLING
 
 TAG, END = "<tool_call>", "</tool_call>"
 
@@ -34,33 +32,6 @@ def call_form(template: str) -> CallForm | None:
     if TAG in text and '"arguments":' in text:
         return "tags"
     return "bare" if '"parameters":' in text else None
-
-
-def call_grammar(form: CallForm, functions: Mapping[str, Mapping[str, Any]], several: bool) -> str:
-    """A grammar (llguidance's Lark) of answers that call one of these functions, or several in a row.
-
-    functions: by name, the JSON schema of their arguments.
-    """
-    key = "arguments" if form == "tags" else "parameters"
-    opening = f'{{{{"name": "{{}}", "{key}": '
-    rules = [
-        f'call{i}: {_quoted(opening.format(name))} %json {_spelled(schema)} "}}"'
-        for i, (name, schema) in enumerate(functions.items())
-    ]
-    call = " | ".join(f"call{i}" for i in range(len(rules)))
-    if form == "bare":
-        return "\n".join([f"start: {call}", *rules])
-    more = ' ("\\n" tagged)*' if several else ""
-    tagged = f"tagged: {_quoted(TAG + chr(10))} ({call}) {_quoted(chr(10) + END)}"
-    return "\n".join([f"start: tagged{more}", tagged, *rules])
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
-
-
-def _spelled(schema: Mapping[str, Any]) -> str:
-    return json.dumps({"type": "object", **schema, "x-guidance": SPELLING})
 
 
 class CallPart(NamedTuple):

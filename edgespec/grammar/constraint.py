@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,9 @@ class Constraint:
     """the option it was given as: json_schema, regex or grammar"""
     source: str
     """as llguidance takes it"""
+    free: bool = False
+    """it allows any text, of which parts have a form: an answer may end anywhere else, and its thoughts are
+    allowed for"""
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
@@ -58,6 +62,14 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
         place = "/".join(["#", *_blame(whole, definitions, why, iter(range(TRIES)))])
         raise UsageError(f"json_schema cannot be enforced, at {place}: {why}")
     return Constraint("json_schema", source)
+
+
+def enforceable(schema: Mapping[str, Any]) -> bool:
+    """Whether `json_schema` would take it. Raises BackendError without llguidance."""
+    try:
+        return not _refusal(_from_schema(schema))
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def regex(pattern: str) -> Constraint:
@@ -115,6 +127,7 @@ def _from_schema(schema: Mapping[str, Any]) -> str:
     return str(llguidance().LLMatcher.grammar_from_json_schema(text, defaults=SPELLING))
 
 
+@lru_cache(maxsize=32)  # programs that call models send the same tools with every turn
 def _refusal(source: str) -> str:
     """Why llguidance refuses a grammar; empty if it does not."""
     refused, messages = llguidance().LLMatcher.validate_grammar_with_warnings(source)

@@ -21,6 +21,10 @@ _MARK = "\x02"
 """a character that no token has together with others"""
 
 
+MADE = 8
+"""grammars that are kept: programs that call models send the same tools with every turn"""
+
+
 class Grammars:
     """Makes matchers for the vocabulary of one tokenizer, which is read when the first is wanted (a
     second for 150,000 tokens)."""
@@ -28,6 +32,8 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._vocabulary: Any = None
+        self._made: dict[str, Any] = {}
+        """llguidance's matchers, by source"""
 
     def matcher(self, constraint: Constraint, start: int) -> Matcher:
         """For answers that begin at place `start` of a context.
@@ -38,17 +44,20 @@ class Grammars:
         if self._vocabulary is None:
             vocabulary = _Vocabulary(self._tokenizer)
             self._vocabulary = package.LLTokenizer(vocabulary, eos_token=vocabulary.ends)
-        matcher = package.LLMatcher(
-            self._vocabulary,
-            constraint.source,
-            log_level=0,
-            limits=package.LLParserLimits(verbose_errors=False),
-        )
+        matcher = self._made.get(constraint.source)
+        if matcher is None:
+            matcher = package.LLMatcher(
+                self._vocabulary,
+                constraint.source,
+                log_level=0,
+                limits=package.LLParserLimits(verbose_errors=False),
+            )
+            self._made = dict([*self._made.items(), (constraint.source, matcher)][-MADE:])
         if matcher.is_error():
             raise UsageError(
                 f"{constraint.kind} is not usable with this model: {matcher.get_error().strip()}"
             )
-        return Matcher(matcher, start, self._tokenizer)
+        return Matcher(matcher.deep_copy(), start, self._tokenizer)
 
 
 class _Vocabulary:

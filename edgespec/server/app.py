@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import time
 from typing import Any
 
@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from edgespec import __version__
-from edgespec.chat.tools import call_grammar
+from edgespec.chat.call_grammar import may_call, must_call
 from edgespec.device.memory import available_memory
 from edgespec.device.power import read_slowdown
 from edgespec.errors import BackendError, UsageError
-from edgespec.grammar.constraint import grammar
+from edgespec.grammar.constraint import enforceable, grammar
 from edgespec.runtime import GenerateOptions
 from edgespec.server.answers import Answers, ChatForm, Form, TextForm
 from edgespec.server.errors import ApiError
@@ -129,18 +129,22 @@ class Service:
         ]
 
     def _form(self, asked: ChatRequest) -> GenerateOptions:
-        """What makes the answer a call, where it must be one."""
-        calls = self._turns.about.calls
-        if calls is None or not asked.demanded:
+        """What makes the answer a call, where it must be one, and holds it to what it opened, where it may
+        be."""
+        about = self._turns.about
+        if about.calls is None or not asked.offered:
             return {}
-        functions = {tool.function.name: tool.function.parameters or {} for tool in asked.demanded}
-        text = call_grammar(calls, functions, several=asked.parallel_tool_calls is not False)
         try:
-            grammar(text)
+            if asked.demanded:
+                several = asked.parallel_tool_calls is not False
+                return {"grammar": grammar(must_call(about.calls, _schemas(asked), several))}
+            return {"grammar": replace(grammar(may_call(_schemas(asked), about.thinks)), free=True)}
         except (UsageError, BackendError) as error:
+            needed = asked.demanded or any(tool.function.strict for tool in asked.offered)
+            if isinstance(error, BackendError) and not needed:
+                return {}  # without the package for it calls are what the model makes of them
             message = f"the calls cannot be made sure of: {error}"
             raise ApiError(400, message, code="unsupported", param="tools") from error
-        return {"grammar": text}
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._described()]})
@@ -178,6 +182,17 @@ class Service:
 
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(describe(self._limits.api_key is not None))
+
+
+def _schemas(asked: ChatRequest) -> dict[str, dict[str, Any]]:
+    """Of the functions' arguments. One that cannot be enforced, and need not be, stands for any object."""
+    schemas = {}
+    for function in (tool.function for tool in asked.demanded or asked.offered):
+        schema = dict(function.parameters or {})
+        if not asked.demanded and not function.strict and not enforceable({"type": "object", **schema}):
+            schema = {}
+        schemas[function.name] = schema
+    return schemas
 
 
 async def _next(chunks: AsyncIterator[dict[str, Any] | None]) -> dict[str, Any] | None:

@@ -297,9 +297,6 @@ class ChatRequest(Completing):
             raise _wrong("tool_choice", "tools has no function of this name")
         if self.tool_choice == "required" and not names:
             raise _wrong("tool_choice", "there are no tools that could be called")
-        if any(tool.function.strict for tool in self.offered) and not self.demanded:
-            why = "strict arguments are for calls that must be made (tool_choice); leave strict out"
-            raise _wrong("tools", why)
 
     @property
     def demanded(self) -> list[Tool]:

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
 from edgespec.backends.caches import Kept
-from edgespec.chat.thinking import BEGIN, Said, Thinking, opens_thoughts
+from edgespec.chat.thinking import Said, Thinking, knows_thoughts, opens_thoughts
 from edgespec.chat.tools import CallForm, call_form
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.stopping import FinishReason, Origin, Token
@@ -179,6 +179,8 @@ class About:
     n_ctx: int
     calls: CallForm | None
     """how the chat template wants tools to be called; None: it does not know of any"""
+    thinks: bool
+    """the chat template shows that the model thinks aloud"""
     target_bytes: int
     draft_bytes: int
     """weights that a pass of the target, and of the draft model, reads"""
@@ -197,6 +199,7 @@ class About:
             depth=runtime.depth,
             n_ctx=target.n_ctx,
             calls=call_form(runtime.chat_template or ""),
+            thinks=knows_thoughts(runtime.chat_template),
             target_bytes=target.weight_bytes,
             draft_bytes=drafter.backend.weight_bytes if isinstance(drafter, DraftModel) else 0,
             parallel=runtime.parallel,
@@ -392,7 +395,7 @@ class Turns:
 def _thinking(runtime: Runtime, template: str | None, wish: Wish, prompt: Sequence[int]) -> Thinking | None:
     """What takes thoughts out of the answer, for models whose chat template knows of such."""
     template = template or runtime.target.chat_template
-    if not wish.is_chat or template is None or BEGIN not in template:
+    if not wish.is_chat or not knows_thoughts(template):
         return None
     return Thinking(begun=opens_thoughts(prompt, runtime.target.tokenizer))
 

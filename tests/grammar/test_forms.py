@@ -82,12 +82,6 @@ def test_a_form_that_cannot_be_had_is_refused(
         runtime.generate(PROMPT, **options)
 
 
-def test_a_form_is_not_that_of_thoughts(runtime: edgespec.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.opens_thoughts", lambda *_: True)
-    with pytest.raises(edgespec.UsageError, match="regex has no place: the prompt lets the model think"):
-        runtime.generate(PROMPT, regex="a")
-
-
 @pytest.mark.parametrize("form", [{"regex": "a"}, {"json_schema": {}}, {"grammar": 'start: "a"'}])
 def test_without_the_package_it_says_how_to_get_it(
     runtime: edgespec.Runtime, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]

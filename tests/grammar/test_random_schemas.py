@@ -68,14 +68,14 @@ def test_json_is_valid_whoever_drafts(runtimes: Mapping[str, edgespec.Runtime], 
 
 def main() -> None:
     model, options = sys.argv[1], {"n_ctx": 512, "threads": 1}
-    seeds = range(int(sys.argv[2]) if len(sys.argv) > 2 else 200)
+    first, end = [*map(int, sys.argv[2:]), *(0, 200)[len(sys.argv) - 2 :]]
     with ExitStack() as opened:
         runtimes = {
             name: opened.enter_context(edgespec.load(model, backend="onnx", **options, **drafting))
             for name, drafting in LOADED.items()
         }
         seen = Counter[str]()
-        for seed in seeds:
+        for seed in range(first, end):
             seen += check(runtimes, seed, exact=runtimes["none"].target.capabilities.row_invariant)
             print(seed + 1, dict(seen), flush=True)
 

@@ -14,6 +14,7 @@ import edgespec
 from .conftest import Server, served, turns
 
 openai = need_module("openai")
+jsonschema = need_module("jsonschema")
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": %d, "b": %d}}\n</tool_call>'
 EXAMPLES = {
@@ -164,12 +165,36 @@ def test_a_call_that_the_budget_cuts_off_says_so(client: Any) -> None:
     assert choice.finish_reason == "length"
 
 
-def test_a_call_to_something_else_is_plain_text(client: Any) -> None:
-    other = [{"type": "function", "function": {"name": "multiply"}}]
-    choice = client.chat.completions.create(**asking("Add 6 and 1.", tools=other)).choices[0]
-    assert choice.finish_reason == "stop"
-    assert choice.message.tool_calls is None
-    assert '<tool_call>\n{"name": "add"' in choice.message.content
+@pytest.mark.parametrize(("temperature", "seed"), [(0, 0), (0.7, 1)])
+def test_a_call_that_is_opened_is_one_of_what_was_offered(client: Any, temperature: float, seed: int) -> None:
+    """The examples that the model sees call add, which is not there."""
+    asked = asking("Add 6 and 1.", tools=BOTH[1:], temperature=temperature, seed=seed)
+    choice = client.chat.completions.create(**asked).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    for name, arguments in called(choice.message):
+        assert name == "get_weather"
+        jsonschema.validate(arguments, WEATHER)
+
+
+def test_where_no_call_is_opened_tools_change_nothing(client: Any, server: Server) -> None:
+    asked = asking("Say hello.", seed=4, temperature=1)
+    said = client.chat.completions.create(**asked).choices[0].message
+    assert said.tool_calls is None
+    runtime = server.turns._runtime
+    assert runtime is not None
+    prompt = runtime.tokenize(turns("Say hello."), TOOLS)
+    plain = server.complete(prompt, seed=4, temperature=1, max_tokens=80)
+    assert said.content == plain["choices"][0]["text"]
+
+
+def test_a_schema_that_cannot_be_enforced_stands_for_any_object(client: Any) -> None:
+    """Unless a call must be made, or the function is strict: see the refusals."""
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"not": {"type": "null"}}}}]
+    [(name, arguments)] = called(
+        client.chat.completions.create(**asking("Add 6 and 1.", tools=tools)).choices[0].message
+    )
+    assert name == "add"
+    assert isinstance(arguments, dict)
 
 
 def test_log_probabilities_cover_calls(client: Any) -> None:
@@ -204,7 +229,10 @@ def test_several_choices_a_bias_and_usage_in_a_stream(client: Any) -> None:
         ({"tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice"),
         ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
         ({"tool_choice": "required", "tools": UNENFORCEABLE}, "tools"),
-        ({"tools": STRICT}, "tools"),
+        (
+            {"tools": [{**UNENFORCEABLE[0], "function": {**UNENFORCEABLE[0]["function"], "strict": True}}]},
+            "tools",
+        ),
         ({"tool_choice": "perhaps"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tools": [{"type": "custom", "custom": {"name": "add"}}]}, "tools.0.type"),
