@@ -336,6 +336,12 @@ class Runtime:
         """As `generate`, without drafting: what speculation is compared with."""
         return self._engine.generate(*self._asked(prompt, options), FixedDepth(0)).run()
 
+    def generate_as(self, other: Runtime, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """As `generate`, with another runtime's drafters and policy on this one's target: to compare drafts,
+        with nothing else that differs. Both must have the same target."""
+        asked = self._asked(prompt, options)
+        return self._engine.generate(*asked, other.policy, other.drafters).run()
+
     def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
         tokens, request = self.tokenize(prompt), _request(options)
         if (wanted := request.constraint) is not None:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from edgespec.backends.base import Backend
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.backends.loading import Settings
 from edgespec.backends.speed import REPEATS, known_seconds, pass_seconds
 from edgespec.bench.passes import CONTEXTS, Model, Pass
 from edgespec.control.policy import FixedDepth
 from edgespec.convert.folder import read_report
-from edgespec.device.memory import available_memory
-from edgespec.errors import UsageError
-from edgespec.hub.gguf_info import read_info
+from edgespec.errors import NotEnoughMemory, UsageError
 from edgespec.hub.onnx_folder import is_onnx
-from edgespec.hub.sizes import human
+from edgespec.hub.resolve import resolve
+from edgespec.planning import check_memory
 from edgespec.runtime import Runtime
 
 RUNTIME = "llama.cpp"
@@ -24,12 +24,17 @@ def open_reference(target: Backend, threads: int | None) -> Runtime | None:
     """Load it beside a target that runs on something else; None where the target is llama.cpp's already, so
     that plain decoding is the reference.
 
-    Raises UsageError where the target has no GGUF file, or memory does not allow one model more.
+    Raises UsageError where the target has no GGUF file, NotEnoughMemory where one model more does not fit.
     """
     if isinstance(target, LlamaCpp):
         return None
     file = _gguf_of(target.path)
-    _check_memory(file, target.n_ctx)
+    try:
+        check_memory(resolve(str(file)), RUNTIME, None, None, Settings(n_ctx=target.n_ctx))
+    except NotEnoughMemory as error:
+        raise NotEnoughMemory(
+            f"the reference does not fit beside the models already loaded; leave --reference out.\n{error}"
+        ) from None
     backend = LlamaCpp(file, LlamaCppOptions(n_ctx=target.n_ctx, threads=threads))
     pass_seconds(file, RUNTIME, backend, threads)  # now, as the runtime takes its only sequence
     return Runtime(file.stem, backend, (), FixedDepth(0), 0)
@@ -58,15 +63,3 @@ def _gguf_of(path: Path) -> Path:
             f"{path.name} was made from another file than {source.name} beside it; leave --reference out"
         )
     return source
-
-
-def _check_memory(file: Path, n_ctx: int) -> None:
-    """All weights are read in every pass: a model that is not in memory as a whole is measured from disk."""
-    info = read_info(file)
-    needed = info.file_bytes + (info.kv_bytes_per_token or 0) * n_ctx
-    available = available_memory()
-    if needed > available:
-        raise UsageError(
-            f"the reference, {file.name} with llama.cpp, takes {human(needed)} beside the models already "
-            f"loaded, and {human(available)} are free; leave --reference out, or lower --ctx"
-        )

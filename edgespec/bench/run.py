@@ -5,47 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from edgespec.backends.base import Step
-from edgespec.bench.passes import Model, Pass, summarize, total_bytes
+from edgespec.bench.passes import Model, Pass, summarize
 from edgespec.bench.record import record
 from edgespec.bench.suite import Prompt
+from edgespec.bench.timed import Run, Timed, Watch
 from edgespec.bench.traces import Trace
 from edgespec.decoding.generation import Generation
-from edgespec.decoding.rounds import Round
-from edgespec.device.energy import Stop, meter
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.runtime import GenerateOptions, Runtime
 
 Way = Literal["plain", "speculative", "reference"]
-
-
-class Run(NamedTuple):
-    """What one answer took."""
-
-    tokens: int
-    decoded: int
-    """of these, the tokens that came while decoding was timed: all but the first"""
-    seconds: float
-    """of decoding"""
-    drafting: float
-    """of these, in passes of the draft model"""
-    verifying: float
-    """in passes of the target; the rest of the time is edgespec's own"""
-    rounds: int
-    drafted: int
-    accepted: int
-    bytes: int | None
-    """of weights read by all passes; None where the models do not say"""
-    joules: float | None = None
-    """that the machine took meanwhile; None where it does not say"""
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second, decode only."""
-        return self.decoded / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -106,109 +79,99 @@ class Compared:
         return median(known) if known else None
 
 
-class _Decoded(NamedTuple):
-    """What is kept of a round: no distributions, which are large."""
+class _Rival:
+    """What decodes speculatively: drafters, on the target that all share."""
 
-    drafted: int
-    accepted: int
-    verify: Step
-    draft_steps: Sequence[Step]
-
-
-class _Watch:
-    """Of an answer: its rounds, and the energy that it takes from the first of them on."""
-
-    def __init__(self) -> None:
-        self.rounds: list[_Decoded] = []
-        self._meter = meter()
-        self._stop: Stop | None = None
-
-    def __call__(self, r: Round) -> None:
-        if self._meter is not None and not self.rounds:
-            self._stop = self._meter.start()
-        self.rounds.append(_Decoded(len(r.drafted), r.accepted, r.verify, r.draft_steps))
-
-    def joules(self) -> float | None:
-        """At the end."""
-        return None if self._stop is None else self._stop()
+    def __init__(self, target: Runtime, runtime: Runtime) -> None:
+        self.generate = partial(target.generate_as, runtime)
+        self.drafter = next((d for d in runtime.drafters if isinstance(d, DraftModel)), None)
+        self.model = None if self.drafter is None else Model.of(self.drafter.backend)
 
 
 class Bench:
-    """A loaded pair, and plain llama.cpp beside it if given, that prompts are compared on."""
+    """Loaded drafts of one target, and plain llama.cpp beside it if given, that prompts are compared on."""
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtimes: Sequence[Runtime],
         options: GenerateOptions,
         repeats: int,
         reference: Runtime | None = None,
         traces: bool = False,
     ) -> None:
-        """reference: with the same tokenizer. Both stay the caller's to close. traces: record them, where
-        there is a draft model and answers are greedy."""
-        self._runtime = runtime
+        """runtimes: of one pair with several drafts; everything runs on the first one's target. reference:
+        with the same tokenizer. All stay the caller's to close. traces: record them, where there is a draft
+        model and answers are greedy."""
+        self._runtime = runtimes[0]
         self._options = options
         self._repeats = repeats
-        self._ways: dict[Way, tuple[Callable[..., Generation], Model]] = {
-            "plain": (runtime.generate_plain, Model.of(runtime.target)),
-            "speculative": (runtime.generate, Model.of(runtime.target)),
-        }
-        if reference is not None:
-            self._ways["reference"] = (reference.generate_plain, Model.of(reference.target))
-        self._drafter = next((d for d in runtime.drafters if isinstance(d, DraftModel)), None)
-        self._draft = None if self._drafter is None else Model.of(self._drafter.backend)
+        self._rivals = [_Rival(self._runtime, runtime) for runtime in runtimes]
+        self._target = Model.of(self._runtime.target)
+        self._reference = reference
         self._traces = traces and not options.get("temperature")
 
-    def compare(self, prompt: Prompt, number: int) -> Compared:
-        """Decode a prompt every way, `repeats` times. The ways are taken in turn, and the other way round
-        each second time, beginning with the prompt's number: what comes first gains from it nowhere.
+    def compare(self, prompt: Prompt, number: int) -> list[Compared]:
+        """Decode a prompt every way, `repeats` times; a result for each draft. The ways are taken in turn,
+        and the other way round each second time, beginning with the prompt's number: what comes first gains
+        from it nowhere. Plain decoding stands in the middle of the drafts.
 
         First an answer of two tokens that counts for the time to the first token only, so that no way is
         the one that reads the prompt.
         """
         messages = [{"role": "user", "content": prompt.text}]
         asked = self._runtime.tokenize(messages if self._runtime.has_chat_template else prompt.text)
+        plain, reference = Timed(self._target), None
+        ways: list[tuple[Callable[..., Generation], Timed]] = [(self._runtime.generate_plain, plain)]
+        drafted = [Timed(self._target, rival.model) for rival in self._rivals]
+        rivals = [(rival.generate, timed) for rival, timed in zip(self._rivals, drafted, strict=True)]
+        middle = len(rivals) // 2
+        ways = [*rivals[:middle], *ways, *rivals[middle:]]
+        if self._reference is not None:
+            reference = Timed(Model.of(self._reference.target))
+            ways.append((self._reference.generate_plain, reference))
         short: GenerateOptions = {**self._options, "max_tokens": 2}
-        first_token: dict[Way, float] = {
-            way: generate(asked, **short).stats.prompt_seconds
-            for way, (generate, _) in self._ways.items()
-            if way != "speculative"
-        }
-        first_token["speculative"] = first_token["plain"]
-        runs: dict[Way, list[Run]] = {way: [] for way in self._ways}
-        texts: dict[Way, list[list[int]]] = {way: [] for way in self._ways}
-        steps: list[tuple[str, Step]] = []
-        draft_reads = 0.0
+        for generate, timed in ways:
+            if timed not in drafted:
+                timed.first_token = generate(asked, **short).stats.prompt_seconds
         for repeat in range(self._repeats):
-            for way in list(self._ways)[:: -1 if (number + repeat) % 2 else 1]:
-                generate, target = self._ways[way]
-                watch = _Watch()
+            for generate, timed in ways[:: -1 if (number + repeat) % 2 else 1]:
+                watch = Watch()
                 answer = generate(asked, **self._options, on_round=watch)
-                joules = watch.joules()
-                decoded = watch.rounds[1:]  # the first round's token comes with the prompt
-                runs[way].append(self._run(answer, decoded, target)._replace(joules=joules))
-                texts[way].append(answer.tokens)
-                steps += [(target.name, r.verify) for r in decoded]
-                if self._draft is not None:
-                    steps += [(self._draft.name, step) for r in decoded for step in r.draft_steps]
-                if way == "speculative":
-                    last = decoded
-                    draft_reads = max(draft_reads, answer.stats.draft_prompt_seconds)
+                timed.add(answer, watch)
+        return [
+            self._compared(prompt, asked, plain, timed, rival.drafter, reference)
+            for timed, rival in zip(drafted, self._rivals, strict=True)
+        ]
+
+    def _compared(
+        self,
+        prompt: Prompt,
+        asked: list[int],
+        plain: Timed,
+        timed: Timed,
+        drafter: DraftModel | None,
+        reference: Timed | None,
+    ) -> Compared:
+        ways: dict[Way, Timed] = {"plain": plain, "speculative": timed}
+        if reference is not None:
+            ways["reference"] = reference
         random = self._options.get("temperature", 0.0) > 0.0 and self._options.get("seed") is None
+        timed.first_token = plain.first_token
         return Compared(
             prompt.id,
             prompt.category,
-            runs,
-            first_token,
-            draft_reads,
-            None if random else all(text == texts["plain"][0] for text in texts["speculative"]),
-            [(r.drafted, r.accepted) for r in last],
-            summarize(steps),
-            self._trace(prompt, asked, texts["plain"][0]),
+            {way: found.runs for way, found in ways.items()},
+            {way: found.first_token for way, found in ways.items()},
+            timed.draft_reads,
+            None if random else all(text == plain.texts[0] for text in timed.texts),
+            [(r.drafted, r.accepted) for r in timed.last],
+            summarize(step for found in ways.values() for step in found.steps),
+            self._trace(prompt, asked, plain.texts[0], drafter),
         )
 
-    def _trace(self, prompt: Prompt, asked: list[int], text: list[int]) -> Trace | None:
-        draft = self._drafter
+    def _trace(
+        self, prompt: Prompt, asked: list[int], text: list[int], draft: DraftModel | None
+    ) -> Trace | None:
         if draft is None or not self._traces or len(asked) + len(text) > draft.backend.n_ctx:
             return None
         cache = draft.caches.take(asked)
@@ -216,22 +179,3 @@ class Bench:
             return record(prompt.id, prompt.category, asked, text, draft.backend, cache)
         finally:
             draft.caches.release(cache)
-
-    def _run(self, answer: Generation, decoded: Sequence[_Decoded], target: Model) -> Run:
-        stats = answer.stats
-        drafting = [step for finished in decoded for step in finished.draft_steps]
-        read = [
-            total_bytes([finished.verify for finished in decoded], target),
-            total_bytes(drafting, self._draft),
-        ]
-        return Run(
-            stats.tokens,
-            stats.decode_tokens,
-            stats.decode_seconds,
-            sum(step.seconds for step in drafting),
-            stats.verify_seconds,
-            stats.rounds,
-            stats.drafted,
-            stats.accepted,
-            None if None in read else sum(filter(None, read)),
-        )

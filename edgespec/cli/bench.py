@@ -39,7 +39,7 @@ from edgespec.cli import options
 )
 @click.option("--resume", metavar="FILE", help="Keep results in FILE, and go on from those that are there.")
 @options.generating(max_tokens=128)
-@options.loading
+@options.loading_several
 def bench(pair: str | None, **given: Any) -> None:
     """Compare speculative with plain decoding, prompt by prompt, on this machine.
 

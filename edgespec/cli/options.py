@@ -64,17 +64,24 @@ class _Depth(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is neither a whole number nor auto", param, context)
 
 
+_WHO_DRAFTS = (
+    "What drafts: a model (named like PAIR), ngram (looks the text itself up), rules (only what a form such "
+    "as --json-schema forces, with which the others begin, too), or none. Without it: what belongs to the "
+    "pair."
+)
+_DRAFT = click.option("--draft", metavar="NAME", help=_WHO_DRAFTS)
+_DRAFTS = click.option(
+    "--draft",
+    metavar="NAME",
+    multiple=True,
+    help=_WHO_DRAFTS + " May be repeated: all are compared with the same plain runs.",
+)
+
 _LOADING = (
     click.option(
         "--depth", type=_Depth(), default="auto", show_default=True, metavar="N",
         help="Tokens to draft per round; 0 decodes plainly; auto decides every round who drafts, and how "
         "deep, and drafts nothing where it does not pay.",
-    ),
-    click.option(
-        "--draft", metavar="NAME",
-        help="What drafts: a model (named like PAIR), ngram (looks the text itself up), rules (only what a "
-        "form such as --json-schema forces, with which the others begin, too), or none. "
-        "Without it: what belongs to the pair.",
     ),
     click.option(
         "--backend", default="llama.cpp", show_default=True, metavar="NAME",
@@ -199,7 +206,12 @@ _FORMING = (
 
 def loading(command: Command) -> Command:
     """Options of `edgespec.load`, handed over as `loading`."""
-    return _family("loading", _LOADING, command)
+    return _family("loading", (_DRAFT, *_LOADING), command)
+
+
+def loading_several(command: Command) -> Command:
+    """As `loading`, with any number of drafts."""
+    return _family("loading", (_DRAFTS, *_LOADING), command)
 
 
 def generating(max_tokens: int | None) -> Callable[[Command], Command]:

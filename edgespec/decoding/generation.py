@@ -54,8 +54,15 @@ class Engine:
         self._start = Lock()
         """held while a generation starts, so that no two do"""
 
-    def generate(self, prompt: Sequence[int], request: Request, policy: Policy | None = None) -> Generation:
-        """Start generating behind `prompt` (token ids), under another policy than usual if one is given.
+    def generate(
+        self,
+        prompt: Sequence[int],
+        request: Request,
+        policy: Policy | None = None,
+        drafters: Sequence[Drafter] | None = None,
+    ) -> Generation:
+        """Start generating behind `prompt` (token ids), under another policy than usual, and with other
+        drafters, if they are given.
 
         With as many unfinished as may be under way, one of the same thread ends, or UsageError is raised. So
         it is if the prompt is empty, and for a constraint that this vocabulary cannot meet; ContextFull if
@@ -76,7 +83,9 @@ class Engine:
             policy = policy or self.policy
             if self.parallel > 1:
                 policy = policy.fork()
-            generation = Generation(self, prompt, request, policy)
+            generation = Generation(
+                self, prompt, request, policy, self.drafters if drafters is None else drafters
+            )
             self._current.append(generation)
             return generation
 
@@ -121,13 +130,20 @@ class Generation(Decoding):
     thread and takes effect before the next forward pass.
     """
 
-    def __init__(self, engine: Engine, prompt: Sequence[int], request: Request, policy: Policy) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: Sequence[int],
+        request: Request,
+        policy: Policy,
+        drafters: Sequence[Drafter],
+    ) -> None:
         wanted = request.constraint
         grammar = None if wanted is None else engine.grammars.matcher(wanted, len(prompt))
         largest = engine.target.max_batch
         chunk = largest if engine.parallel == 1 else min(SHARED_CHUNK, largest)
-        drafters = [drafter.fork() for drafter in engine.drafters]
-        super().__init__(engine.caches, drafters, policy, prompt, request, chunk, grammar)
+        own = [drafter.fork() for drafter in drafters]
+        super().__init__(engine.caches, own, policy, prompt, request, chunk, grammar)
         self.policy = policy
         self._engine = engine
         self._computing = self._steps()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from edgespec.bench.kept import Kept
+from edgespec.backends.fingerprint import identity
+from edgespec.bench.finished import Finished
 from edgespec.bench.page import page
 from edgespec.bench.plots import check_installed
 from edgespec.bench.reference import measured_passes, open_reference
@@ -55,37 +56,61 @@ def bench(
         _check_writable(Path(file))
     if html:
         check_installed()
+    drafts = loading["draft"] or (None,)
+    if len(drafts) > 1 and html:
+        raise UsageError("a page shows one draft; leave --html out, or name a single --draft")
     threads = loading["threads"] or threads_for(loading["power"])
     bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
-        runtime = opened.enter_context(open_pair(pair, loading, generating))
-        beside = open_reference(runtime.target, threads) if reference else None
+        runtimes = [
+            opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating)) for draft in drafts
+        ]
+        target = runtimes[0].target
+        beside = open_reference(target, threads) if reference else None
         if beside is not None:
             opened.enter_context(beside)
-        settings = {
-            "target": runtime.target.name,
-            "draft": runtime.drafter.name if runtime.drafter else None,
-            "depth": runtime.depth,
+        common = {
+            "target": target.name,
             "backend": loading["backend"],
             "reference": beside.target.name if beside else "plain decoding" if reference else None,
             "repeats": repeats,
             **{key: generating.get(key) for key in ("max_tokens", "temperature", "seed")},
         }
+        settings = [
+            {"draft": r.drafter.name if r.drafter else None, "depth": r.depth, **common} for r in runtimes
+        ]
         loaded = {name: value for name, value in loading.items() if name != "memory_check"}
-        kept = Kept(Path(resume) if resume else None, {**loaded, **settings, **generating})
-        note(_plan(runtime, len(prompts), repeats, reference, beside))
-        results = _run(Bench(runtime, generating, repeats, beside, html is not None), prompts, kept)
-        found = {"pair": describe(runtime), **settings}
-        found |= summary(results, bandwidth.best, reference and beside is None)
-        found["machine_measured"] = bandwidth.measured
+        finished = Finished(
+            Path(resume) if resume else None,
+            {**loaded, **common, **generating, "models": [_identities(r) for r in runtimes]},
+        )
+        note(_plan(runtimes, len(prompts), repeats, reference, beside))
+        measured = _run(Bench(runtimes, generating, repeats, beside, html is not None), prompts, finished)
+        found = []
+        for runtime, about, results in zip(runtimes, settings, measured, strict=True):
+            summed = summary(results, bandwidth.best, reference and beside is None)
+            found.append(
+                {"pair": describe(runtime), **about, **summed, "machine_measured": bandwidth.measured}
+            )
         if html:
+            (runtime,), (results,) = runtimes, measured
             curves = measured_passes(beside, threads) if beside else []
             verdicts = _verdicts(runtime, recorded or [r.trace for r in results if r.trace is not None])
-            Path(html).write_text(page(found, results, curves, verdicts), "utf-8")
+            Path(html).write_text(page(found[0], results, curves, verdicts), "utf-8")
     if as_json:
-        write_json(found | {"results": [of_prompt(result) for result in results]})
+        whole = [
+            about | {"results": list(map(of_prompt, results))}
+            for about, results in zip(found, measured, strict=True)
+        ]
+        write_json(whole[0] if len(whole) == 1 else {"drafts": whole})
     else:
-        print_whole(lambda console: _show(console, found))
+        print_whole(lambda console: _show_all(console, found))
+
+
+def _identities(runtime: Runtime) -> list[str]:
+    """Of the files, whatever they are called."""
+    drafts = [drafter.backend for drafter in runtime.drafters if isinstance(drafter, DraftModel)]
+    return [identity(model.path) for model in (runtime.target, *drafts)]
 
 
 def _readable(file: Path) -> Path:
@@ -99,9 +124,11 @@ def _check_writable(file: Path) -> None:
         raise UsageError(f"{file} cannot be written: it is a folder, or in one that is not there")
 
 
-def _plan(runtime: Runtime, prompts: int, repeats: int, wanted: bool, reference: Runtime | None) -> str:
+def _plan(
+    runtimes: Sequence[Runtime], prompts: int, repeats: int, wanted: bool, reference: Runtime | None
+) -> str:
     times = f"{repeats} time{'s' * (repeats != 1)}"
-    plan = f"{describe(runtime)}, {prompts} prompts, {times} each way"
+    plan = f"{'; '.join(map(describe, runtimes))}, {prompts} prompts, {times} each way"
     if reference is not None:
         return f"{plan}; reference: plain llama.cpp on {reference.target.name}"
     if wanted:
@@ -109,23 +136,26 @@ def _plan(runtime: Runtime, prompts: int, repeats: int, wanted: bool, reference:
     return plan
 
 
-def _run(bench: Bench, prompts: list[Prompt], kept: Kept) -> list[Compared]:
-    """All prompts, those that were not finished before for the first time."""
+def _run(bench: Bench, prompts: list[Prompt], finished: Finished) -> list[list[Compared]]:
+    """All prompts, those that were not finished before for the first time; the results of each draft."""
+    found = []
     for number, prompt in enumerate(prompts, 1):
-        if prompt.id not in kept.results:
-            result = bench.compare(prompt, number)
-            kept.add(result)
-            note(f"{number} of {len(prompts)}: {_line(result)}")
-    return [kept.results[prompt.id] for prompt in prompts]
+        results = finished.of(prompt)
+        if results is None:
+            results = bench.compare(prompt, number)
+            finished.add(prompt, results)
+            note(f"{number} of {len(prompts)}: {prompt.id}: {'; '.join(map(_line, results))}")
+        found.append(results)
+    return [list(results) for results in zip(*found, strict=True)]
 
 
 def _line(result: Compared) -> str:
     if not result.timed:
-        return f"{result.id}: too short to be timed"
+        return "too short to be timed"
     reference = "reference" in result.runs
     rate = result.bandwidth()
     parts = [
-        f"{result.id}: {result.speed('speculative'):.1f} tok/s, {result.speedup():.2f} × plain",
+        f"{result.speed('speculative'):.1f} tok/s, {result.speedup():.2f} × plain",
         f"{result.speedup('reference'):.2f} × reference" if reference else "",
         f"{rate / 1e9:.1f} GB/s" if rate else "",
         "not the same tokens as plain" if result.same_tokens is False else "",
@@ -143,6 +173,13 @@ def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
     if not traces:
         return "proposals are recorded for greedy answers only (--traces FILE takes those of another run)"
     return judge(traces, costs_of(runtime.policy, model.name))
+
+
+def _show_all(console: Console, found: Sequence[Mapping[str, Any]]) -> None:
+    for number, about in enumerate(found):
+        if len(found) > 1:
+            console.print(("\n" if number else "") + f"draft: {visible(about['draft'] or 'none')}")
+        _show(console, about)
 
 
 def _show(console: Console, found: Mapping[str, Any]) -> None:

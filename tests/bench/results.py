@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from edgespec.bench.passes import Pass
-from edgespec.bench.run import Compared, Run, Way
+from edgespec.bench.run import Compared, Way
+from edgespec.bench.timed import Run
 
 
 def runs(*seconds: float) -> list[Run]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from edgespec import planning
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.onnx import Onnx
-from edgespec.bench import reference
 from edgespec.bench.passes import bytes_per_pass
 from edgespec.bench.reference import open_reference
 from edgespec.convert.folder import folder_for
-from edgespec.errors import UsageError
+from edgespec.device.memory import Available
+from edgespec.errors import NotEnoughMemory, UsageError
 from edgespec.hub.gguf_info import read_info
 
 
@@ -46,9 +47,9 @@ def test_a_target_without_its_gguf_file_is_refused(converted: Path, tmp_path: Pa
 def test_it_is_refused_where_memory_does_not_allow_one_model_more(
     converted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "available_memory", lambda: 1000)
+    monkeypatch.setattr(planning, "find_available", lambda: Available(1000, "the machine"))
     target = Onnx(folder_for(converted / "target.gguf"))
-    with pytest.raises(UsageError, match="1 kB are free; leave --reference out"):
+    with pytest.raises(NotEnoughMemory, match=r"leave --reference out\.\n.* the machine has 1 kB left"):
         open_reference(target, 1)
     target.close()
 

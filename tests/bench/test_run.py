@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.bench.kept import Kept
+from edgespec.bench.finished import Finished
 from edgespec.bench.passes import Pass, merge
-from edgespec.bench.run import Run, Way
-from edgespec.bench.suite import read_suite
+from edgespec.bench.run import Way
+from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import interval, of_prompt, summary
+from edgespec.bench.timed import Run
 from edgespec.bench.traces import Guess, Trace
 from edgespec.errors import UsageError
 from edgespec.terminal.bench import closing_lines
@@ -19,6 +20,10 @@ from edgespec.terminal.bench import closing_lines
 from .results import compared, runs
 
 SETTINGS = {"pair": "a", "max_tokens": 128}
+
+
+def asked(id: str) -> Prompt:
+    return Prompt(id, "code", "a question")
 
 
 def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
@@ -151,18 +156,28 @@ def test_results_are_kept_prompt_by_prompt(tmp_path: Path) -> None:
         compared("b", reference=[1.0]),
         trace=Trace("b", "code", [1], [2, 3], [Guess(2, 0.875, 0.5), wrong], [[], [Guess(-1, 0.5, 0.5)]]),
     )
-    first = Kept(file, SETTINGS)
-    first.add(compared())
-    first.add(traced)
-    assert Kept(file, SETTINGS).results == {"a": compared(), "b": traced}
+    first = Finished(file, SETTINGS)
+    first.add(asked("a"), [compared()])
+    first.add(asked("b"), [traced, compared()])
+    again = Finished(file, SETTINGS)
+    assert again.of(asked("a")) == [compared()]
+    assert again.of(asked("b")) == [traced, compared()]
+    assert again.of(asked("c")) is None
+
+
+def test_a_prompt_that_was_changed_is_measured_again(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    Finished(file, SETTINGS).add(asked("a"), [compared()])
+    assert Finished(file, SETTINGS).of(replace(asked("a"), text="another")) is None
+    assert Finished(file, SETTINGS).of(replace(asked("a"), category="prose")) is None
 
 
 def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "kept.jsonl"
-    kept = Kept(file, SETTINGS)
-    kept.add(compared())
+    kept = Finished(file, SETTINGS)
+    kept.add(asked("a"), [compared()])
 
     def cut_short(path: Path, text: str, encoding: str) -> int:
         path.open("w", encoding=encoding).write(text[: len(text) // 2])
@@ -170,24 +185,25 @@ def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "write_text", cut_short)
-        kept.add(compared("b"))
-    assert list(Kept(file, SETTINGS).results) == ["a"]
+        kept.add(asked("b"), [compared("b")])
+    found = Finished(file, SETTINGS)
+    assert (found.of(asked("a")), found.of(asked("b"))) == ([compared()], None)
 
 
 @pytest.mark.parametrize("damage", [b"{}", b"[]", b'{"runs": []}', b'{"id": "b', b"\xff", b"[" * 100_000])
 def test_damaged_results_are_refused(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "kept.jsonl"
-    Kept(file, SETTINGS).add(compared())
+    Finished(file, SETTINGS).add(asked("a"), [compared()])
     file.write_bytes(file.read_bytes() + damage)
     with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
-        Kept(file, SETTINGS)
+        Finished(file, SETTINGS)
 
 
 def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
-    Kept(file, SETTINGS).add(compared())
+    Finished(file, SETTINGS).add(asked("a"), [compared()])
     with pytest.raises(UsageError, match="max_tokens 128, not 64"):
-        Kept(file, {**SETTINGS, "max_tokens": 64})
+        Finished(file, {**SETTINGS, "max_tokens": 64})
     file.write_text('{"id": "a"}\n')
     with pytest.raises(UsageError, match="name another file"):
-        Kept(file, SETTINGS)
+        Finished(file, SETTINGS)

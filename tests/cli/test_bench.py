@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,39 @@ def test_results_of_other_options_are_not_resumed(
         ended = edgespec(*words, option, value)
         assert ended.code == 2
         assert f"were made with {told}" in ended.err
+
+
+def test_several_drafts_are_compared_with_the_same_plain_runs(
+    edgespec: Edgespec, model_files: Path, suite: Path, tmp_path: Path
+) -> None:
+    drafts = [word for name in ("draft", "hopeless") for word in ("--draft", model_files / f"{name}.gguf")]
+    kept = ("--resume", tmp_path / "kept.jsonl")
+    words = ("bench", model_files / "target.gguf", *drafts, "--suite", suite, *USUAL, *kept)
+    good, bad = edgespec(*words, "--depth", 4, "--json").json["drafts"]
+    assert (good["draft"], bad["draft"]) == ("draft", "hopeless")
+    assert good["same_tokens"] == bad["same_tokens"] == 1.0
+    assert good["acceptance"] > bad["acceptance"]
+    for one, other in zip(good["results"], bad["results"], strict=True):
+        assert one["repeats"]["plain"] == other["repeats"]["plain"]
+        assert one["repeats"]["speculative"] != other["repeats"]["speculative"]
+    again = edgespec(*words, "--depth", 4)
+    assert "1 of 3" not in again.err  # all were finished
+    assert again.out.count("peak memory") == 2
+    assert "draft: hopeless" in again.out
+    ended = edgespec(*words, "--depth", 4, "--html", tmp_path / "page.html")
+    assert (ended.code, "a page shows one draft" in ended.err) == (2, True)
+
+
+def test_a_model_that_was_replaced_is_not_mixed_in(
+    edgespec: Edgespec, model_files: Path, suite: Path, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft.gguf"
+    words = ("bench", model_files / "target.gguf", "--draft", draft, "--suite", suite, *USUAL)
+    for name in ("draft", "hopeless"):
+        shutil.copy(model_files / f"{name}.gguf", draft)
+        ended = edgespec(*words, "--resume", tmp_path / "kept.jsonl")
+    assert ended.code == 2
+    assert "were made with models" in ended.err
 
 
 def test_random_answers_are_not_compared_token_by_token(

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
 from edgespec.bench.passes import Pass
-from edgespec.bench.run import Compared, Run
+from edgespec.bench.run import Compared
+from edgespec.bench.suite import Prompt
+from edgespec.bench.timed import Run
 from edgespec.bench.traces import pack, unpack
 from edgespec.errors import UsageError
 
-FORMAT = "edgespec bench 1"
+FORMAT = "edgespec bench 2"
 
 
-class Kept:
-    """Finished prompts by id; in a file of JSON lines, if one is given: first the settings, then a line per
-    prompt. The file is replaced as a whole, so that a run killed at any time leaves a good one."""
+class Finished:
+    """Finished prompts with their results, one for each draft; in a file of JSON lines, if one is given:
+    first the settings, then a line per prompt. The file is replaced as a whole, so that a run killed at any
+    time leaves a good one."""
 
     def __init__(self, file: Path | None, settings: Mapping[str, Any]) -> None:
         """settings: what results must have in common to be compared. Raises UsageError for a file of
         others, or of something else."""
         self._file = file
         self._settings = json.loads(json.dumps(settings))
-        self.results: dict[str, Compared] = {}
+        self._results: dict[str, list[Compared]] = {}
+        """by `_key`: of a prompt that was changed since nothing is known"""
         if file is not None and file.is_file() and (lines := _lines(file)):
             self._check(file.name, lines[0])
             try:
-                self.results = {result.id: result for result in map(_unpacked, lines[1:])}
+                self._results = dict(map(_unpacked, lines[1:]))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise UsageError(f"{file.name} is damaged; delete it, or name another file") from None
+
+    def of(self, prompt: Prompt) -> list[Compared] | None:
+        """What was measured with it; None if it has not been yet."""
+        return self._results.get(_key(prompt))
 
     def _check(self, name: str, line: str) -> None:
         try:
@@ -42,20 +51,25 @@ class Kept:
         if known is None:
             raise UsageError(f"{name} holds no results of this version of edgespec bench; name another file")
         for key, value in self._settings.items():
-            if known.get(key, value) != value:  # files of earlier versions say less
+            if known.get(key) != value:
                 raise UsageError(
                     f"the results in {name} were made with {key} {known.get(key)!r}, not {value!r}; "
                     "go on with the same options, or name another file"
                 )
 
-    def add(self, result: Compared) -> None:
+    def add(self, prompt: Prompt, results: list[Compared]) -> None:
         """A finished prompt."""
-        self.results[result.id] = result
+        self._results[_key(prompt)] = results
         if self._file is not None:
-            lines = [{"format": FORMAT, "settings": self._settings}, *map(_packed, self.results.values())]
+            head = {"format": FORMAT, "settings": self._settings}
+            lines = [head, *(_packed(key, found) for key, found in self._results.items())]
             partial = self._file.with_name(f"{self._file.name}.partial")
             partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
             partial.replace(self._file)
+
+
+def _key(prompt: Prompt) -> str:
+    return hashlib.sha256(json.dumps(astuple(prompt)).encode()).hexdigest()[:16]
 
 
 def _lines(file: Path) -> list[str]:
@@ -65,13 +79,21 @@ def _lines(file: Path) -> list[str]:
         raise UsageError(f"{file.name} is damaged, or no text; name another file") from None
 
 
-def _packed(result: Compared) -> dict[str, Any]:
+def _packed(key: str, results: list[Compared]) -> dict[str, Any]:
+    return {"prompt": key, "results": list(map(_packed_result, results))}
+
+
+def _packed_result(result: Compared) -> dict[str, Any]:
     trace = None if result.trace is None else pack(result.trace)
     return asdict(replace(result, trace=None)) | {"trace": trace}
 
 
-def _unpacked(line: str) -> Compared:
+def _unpacked(line: str) -> tuple[str, list[Compared]]:
     found = json.loads(line)
+    return found["prompt"], list(map(_unpacked_result, found["results"]))
+
+
+def _unpacked_result(found: dict[str, Any]) -> Compared:
     found["runs"] = {way: [Run(*run) for run in runs] for way, runs in found["runs"].items()}
     found["rounds"] = [(drafted, accepted) for drafted, accepted in found["rounds"]]
     found["passes"] = [Pass(*kind) for kind in found["passes"]]

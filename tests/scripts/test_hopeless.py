@@ -1,0 +1,28 @@
+"""A draft that is always wrong, made from a good one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import edgespec
+from edgespec.hub.gguf_info import read_info
+
+SCRIPT = Path(__file__).parents[2] / "scripts/hopeless.py"
+
+
+def test_a_hopeless_draft_costs_as_much_fits_and_is_rejected(model_files: Path, tmp_path: Path) -> None:
+    good, bad = model_files / "draft.gguf", tmp_path / "bad.gguf"
+    subprocess.run([sys.executable, SCRIPT, good, bad], check=True, capture_output=True)
+    assert replace(read_info(bad), files=()) == replace(read_info(good), files=())
+    assert bad.read_bytes() != good.read_bytes()
+    accepted, texts = [], []
+    for draft in (good, bad):
+        with edgespec.load(model_files / "target.gguf", draft=draft, depth=4) as runtime:
+            answer = runtime.generate("yes, stay", max_tokens=60, logit_bias={22: float("-inf")})
+            accepted.append(answer.stats.acceptance)
+            texts.append(answer.text)
+    assert accepted[1] < accepted[0] / 2
+    assert texts[0] == texts[1]
