@@ -48,7 +48,7 @@ def controlled(
     target_file: ModelFile,
     draft: Caches | None,
     draft_file: ModelFile | None,
-    threads: int | None,
+    settings: Settings,
 ) -> tuple[list[Drafter], Controller, Callable[[], None]]:
     """Drafters, the controller that chooses among them, and what writes down what it learned.
 
@@ -62,11 +62,11 @@ def controlled(
     looked_up = priors.recall(kept, lookup.name, priors.LOOKUP)
     arms = {lookup.name: Arm(looked_up)}
     if draft is not None and draft_file is not None:
-        curve = _curve(draft.backend, draft_file, threads)
+        curve = _curve(draft.backend, draft_file, settings)
         model = DraftModel(draft.backend, lookup, draft)
         drafters.insert(0, model)
         arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve, looked_up)
-    controller = Controller(_curve(target, target_file, threads), arms, priors.recall_ledger(kept))
+    controller = Controller(_curve(target, target_file, settings), arms, priors.recall_ledger(kept))
 
     def save() -> None:
         state.write(KEPT, state.read(KEPT) | {key: priors.keep(controller)})
@@ -74,9 +74,9 @@ def controlled(
     return drafters, controller, save
 
 
-def _curve(model: Backend, file: ModelFile, threads: int | None) -> CostCurve:
+def _curve(model: Backend, file: ModelFile, settings: Settings) -> CostCurve:
     runtime = "llama.cpp" if isinstance(model, LlamaCpp) else "onnx"
-    seconds = pass_seconds(file.path, runtime, model, threads)
+    seconds = pass_seconds(file.path, runtime, model, settings.threads, settings.conditions)
     points = {n: s for n, s in seconds.items() if s > 0.0} or {1: 0.01}  # no room to measure: any start
     return CostCurve(points, _per_context(file.path))
 

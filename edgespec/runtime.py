@@ -210,7 +210,7 @@ def load(
             policy = FixedDepth(1)
         elif wanted not in (None, "none") and depth != 0:
             if depth == "auto":
-                drafters, policy, save = controlled(target, named.target, model, file, threads)
+                drafters, policy, save = controlled(target, named.target, model, file, settings)
             else:
                 drafters, policy = (
                     [NGram() if model is None else DraftModel(model.backend, caches=model)],

@@ -38,6 +38,13 @@ class Settings:
     sequences: int = 1
     """KV caches that can be in use at once"""
 
+    @property
+    def conditions(self) -> str:
+        """What passes cost depends on these, where they are not as usual."""
+        chosen = {"kv": self.kv_type, "provider": self.provider, "gpu-layers": self.gpu_layers}
+        named = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+        return " ".join(named if self.repack else [*named, "no-repack"])
+
 
 def open_backend(
     file: ModelFile, backend: str, settings: Settings, depth: int, *, drafts: bool = False
@@ -101,7 +108,7 @@ def _choose(file: ModelFile, settings: Settings, depth: int) -> str:
         "llama.cpp": lambda: _llama_cpp(file, settings),
         "onnx": lambda: _onnx(file, settings),
     }
-    name, why = fastest(file.path, openers, settings.threads, depth)
+    name, why = fastest(file.path, openers, settings.threads, depth, settings.conditions)
     log.warning("%s runs on %s: %s", file.title, name, why)
     return name
 

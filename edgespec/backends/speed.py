@@ -34,18 +34,22 @@ Times = dict[str, float]
 
 
 def fastest(
-    path: Path, openers: Mapping[str, Callable[[], Backend]], threads: int | None, depth: int
+    path: Path,
+    openers: Mapping[str, Callable[[], Backend]],
+    threads: int | None,
+    depth: int,
+    conditions: str = "",
 ) -> tuple[str, str]:
-    """(name of the backend, why in words). Measures backends not yet measured with this file and number
-    of threads: a few seconds each, and the time to load them."""
+    """(name of the backend, why in words). Measures backends not yet measured with this file, number of
+    threads and `conditions` (what else passes depend on): a few seconds each, and the time to load them."""
     times: dict[str, Times] = {}
     for name, opener in openers.items():
-        known = _known(path, name, threads)
+        known = _known(path, name, threads, conditions)
         if known is None:
             log.warning("measuring %s with %s, once", path.name, name)
             backend = opener()
             try:
-                known = _measure_once(path, name, backend, threads, lambda: None)
+                known = _measure_once(path, name, backend, threads, conditions, lambda: None)
             finally:
                 backend.close()
         times[name] = known
@@ -55,20 +59,26 @@ def fastest(
     return best, ", ".join(f"{name} takes {times[name][size]:.0f} ms for {pass_}" for name in openers)
 
 
-def pass_seconds(path: Path, name: str, backend: Backend, threads: int | None) -> dict[int, float]:
+def pass_seconds(
+    path: Path, name: str, backend: Backend, threads: int | None, conditions: str = ""
+) -> dict[int, float]:
     """Seconds by tokens per pass of a loaded model; `path` is what it was loaded from, `name` its runtime.
     Measured where that was never done, which takes up to 3 s."""
 
     def announce() -> None:
         log.warning("measuring what passes of %s cost here, once", path.name)
 
-    times = _known(path, name, threads) or _measure_once(path, name, backend, threads, announce)
+    times = _known(path, name, threads, conditions) or _measure_once(
+        path, name, backend, threads, conditions, announce
+    )
     return _seconds(times)
 
 
-def known_seconds(path: Path, name: str, threads: int | None) -> dict[int, float] | None:
+def known_seconds(
+    path: Path, name: str, threads: int | None, conditions: str = ""
+) -> dict[int, float] | None:
     """As `pass_seconds`, where that was measured before."""
-    times = _known(path, name, threads)
+    times = _known(path, name, threads, conditions)
     return None if times is None else _seconds(times)
 
 
@@ -77,30 +87,36 @@ def _seconds(times: Times) -> dict[int, float]:
 
 
 def _measure_once(
-    path: Path, name: str, backend: Backend, threads: int | None, announce: Callable[[], None]
+    path: Path,
+    name: str,
+    backend: Backend,
+    threads: int | None,
+    conditions: str,
+    announce: Callable[[], None],
 ) -> Times:
     times = measure(backend, announce)
     known = state.read(FILE)
-    known.setdefault(_key(path, name, threads), {})[name] = times
+    known.setdefault(_key(path, name, threads, conditions), {})[name] = times
     state.write(FILE, known)
     return times
 
 
-def _known(path: Path, name: str, threads: int | None) -> Times | None:
+def _known(path: Path, name: str, threads: int | None, conditions: str) -> Times | None:
     """What was measured with all SIZES."""
-    by_name = state.read(FILE).get(_key(path, name, threads))
+    by_name = state.read(FILE).get(_key(path, name, threads, conditions))
     times = by_name.get(name) if isinstance(by_name, dict) else None
     return times if isinstance(times, dict) and {str(n) for n in SIZES} <= times.keys() else None
 
 
-def _key(path: Path, name: str, threads: int | None) -> str:
+def _key(path: Path, name: str, threads: int | None, conditions: str) -> str:
     """Of ONNX Runtime with the conversions of a GGUF file: made anew, or for other operators, they take
     another time. llama.cpp reads the file itself."""
     made = []
     if name == "onnx" and path.is_file():
         folders = (folder_for(path), folder_for(path, portable=True))
         made = [identity(folder) for folder in folders if is_converted(folder)]
-    return "/".join([machine(), identity(path), *made, str(threads or compute_threads())])
+    usual = [machine(), identity(path), *made, str(threads or compute_threads())]
+    return "/".join([*usual, conditions] if conditions else usual)
 
 
 def measure(backend: Backend, announce: Callable[[], None] = lambda: None) -> Times:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +107,7 @@ def convert(
         ):
             same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
             if same or known.source_sha256 == _sha256(source, progress):
-                if _is_whole(folder):
+                if _is_whole(folder, known, progress):
                     return Conversion(folder, known, fresh=False)
                 progress.message(f"{folder.name} is damaged, and is made again")
         _require_room(source, storage, folder)
@@ -128,14 +128,24 @@ def convert(
     return Conversion(folder, report, fresh=True)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether graphs and vocabulary of a conversion are there, and its weights as long as they should be."""
+def _is_whole(folder: Path, report: Report, progress: Progress) -> bool:
+    """Whether graphs and vocabulary of a conversion are there, its weights as long as they should be, and
+    all of it what was written."""
     try:
         for file in (MODEL, TREE):
             read_graph(folder / file)
-    except ModelError:
+        return (folder / VOCABULARY).is_file() and _checksums(
+            folder, report.sha256, progress
+        ) == report.sha256
+    except (ModelError, OSError):
         return False
-    return (folder / VOCABULARY).is_file()
+
+
+def _checksums(folder: Path, names: Iterable[str], progress: Progress) -> dict[str, str]:
+    """Of these files."""
+    files = [folder / name for name in names]
+    progress.start(f"checking {folder.name}", sum(file.stat().st_size for file in files))
+    return {file.name: store.sha256_of(file, progress) for file in files}
 
 
 def _trim(source: Source, head: Head, storage: Storage) -> dict[str, object]:
@@ -199,6 +209,7 @@ def _write(
         licence=licence if isinstance(licence, str) else None,
         weights=_types(weights),
         trimmed=trimmed,
+        sha256=_checksums(folder, sorted(file.name for file in folder.iterdir()), progress),
     )
     report.save(folder)
     return report

@@ -47,6 +47,8 @@ class Report:
     trimmed: dict[str, Any] | None = None
     """of a trimmed draft: what its head has, and what that is worth; see convert/head.py"""
     quality: dict[str, Any] | None = None
+    sha256: dict[str, str] = field(default_factory=dict)
+    """of every other file of the folder; none from earlier converters"""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgespec.backends import speed
 from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.backends.loading import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,7 @@ def test_it_is_measured_once_and_remembered(
     assert caplog.messages == ["measuring what passes of target.gguf cost here, once"]
     assert speed.known_seconds(file, "llama.cpp", 2) is None
     assert speed.known_seconds(file, "onnx", 1) is None
+    assert speed.known_seconds(file, "llama.cpp", 1, "kv=q8_0") is None
     assert speed.known_seconds(model_files / "draft.gguf", "llama.cpp", 1) is None
 
 
@@ -54,3 +57,16 @@ def test_what_was_measured_with_other_sizes_is_measured_again(
     kept.write_text(json.dumps(found), "utf-8")
     assert speed.known_seconds(file, "llama.cpp", 1) is None
     assert 3 in speed.pass_seconds(file, "llama.cpp", target, 1)
+
+
+def test_whatever_changes_the_cost_of_passes_is_measured_apart() -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"kv_type": "q8_0"},
+        {"kv_type": "f32"},
+        {"provider": "cuda"},
+        {"gpu_layers": 0},
+        {"repack": False},
+    ]
+    assert len({Settings(**chosen).conditions for chosen in options}) == len(options)
+    assert Settings().conditions == Settings(n_ctx=512, mmap=False).conditions == ""

@@ -83,7 +83,7 @@ def test_another_version_converts_again(model: Path, monkeypatch: pytest.MonkeyP
     assert convert(model).fresh
 
 
-@pytest.mark.parametrize("damage", ["no weights", "cut weights", "graph", "no vocabulary"])
+@pytest.mark.parametrize("damage", ["no weights", "cut weights", "changed weights", "graph", "no vocabulary"])
 def test_what_is_damaged_is_converted_again(model: Path, damage: str) -> None:
     first = convert(model)
     data = first.folder / DATA
@@ -91,11 +91,24 @@ def test_what_is_damaged_is_converted_again(model: Path, damage: str) -> None:
         data.unlink()
     elif damage == "cut weights":
         os.truncate(data, data.stat().st_size // 2)
+    elif damage == "changed weights":
+        with data.open("r+b") as file:
+            file.seek(data.stat().st_size // 2)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
     elif damage == "graph":
         (first.folder / MODEL).write_bytes(b"no graph")
     else:
         (first.folder / VOCABULARY).unlink()
     assert convert(model).fresh
+    assert not convert(model).fresh
+
+
+def test_what_was_converted_before_there_were_checksums_is_kept(model: Path) -> None:
+    done = convert(model)
+    assert set(done.report.sha256) == {MODEL, "tree.onnx", DATA, VOCABULARY}
+    replace(done.report, sha256={}).save(done.folder)
     assert not convert(model).fresh
 
 
