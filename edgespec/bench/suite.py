@@ -23,7 +23,7 @@ def read_suite(path: Path) -> list[Prompt]:
     lines that are no prompts, and for two of one id."""
     prompts: dict[str, Prompt] = {}
     try:
-        lines = path.read_text("utf-8").split("\n")  # not splitlines: JSON may hold U+2028
+        lines = path.read_text("utf-8-sig").split("\n")  # not splitlines: JSON may hold U+2028
     except UnicodeDecodeError as error:
         raise UsageError(f"{path.name} is not UTF-8 text (byte {error.start})") from None
     for number, line in enumerate(lines, 1):

@@ -19,6 +19,8 @@ from edgespec.errors import BackendError, UsageError
 SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written in one way, as Python's json.dumps does: so keys and punctuation are forced, and no
 model loses itself in blanks. A schema can ask for others under "x-guidance"."""
+LONGEST = 1 << 17
+"""bytes that may be forced at once: llguidance loses its way in more"""
 TRIES = 300
 """parts of a refused schema that are looked at to find the one to blame"""
 
@@ -28,6 +30,8 @@ _NAMED = {"properties", "patternProperties", "$defs", "definitions"}
 """keywords that hold schemas by name"""
 _SHARED = {"$schema", "$defs", "definitions"}
 """keywords of a schema that its parts refer to"""
+_PATTERNS = re.compile(r'"pattern": *"(?:[^"\\]|\\.)*"')
+_REPEATS = re.compile(r"(?<!\\)\{(?:\d+,)?(\d{6,})")
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _IN_REGEX = re.compile(r"regex parse error:\n    (?P<regex>.*)\n    (?P<before> *)\^+\nerror: (?P<why>.*)")
 
@@ -57,6 +61,7 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
         source = _from_schema(whole)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json_schema is no JSON schema: {error}") from error
+    _check_repeats("a pattern in json_schema", "".join(_PATTERNS.findall(source)))
     if why := _refusal(source):
         definitions = {name: value for name, value in whole.items() if name in _SHARED}
         place = "/".join(["#", *_blame(whole, definitions, why, iter(range(TRIES)))])
@@ -78,6 +83,7 @@ def regex(pattern: str) -> Constraint:
     if not isinstance(pattern, str):
         raise UsageError(f"regex is {pattern!r}; it must be text")
     _check_unicode("regex", pattern)
+    _check_repeats("regex", pattern)
     source = str(llguidance().LLMatcher.grammar_from_regex(pattern))
     if why := _refusal(source):
         why = why.partition("\n   1 | start:")[0]  # our own wrapping of it
@@ -122,6 +128,12 @@ def _check_unicode(kind: str, text: str) -> None:
         raise UsageError(f"{kind} is not valid Unicode at character {error.start + 1}") from None
 
 
+def _check_repeats(what: str, pattern: str) -> None:
+    """llguidance takes seconds for what it cannot enforce in the end."""
+    if found := _REPEATS.search(pattern):
+        raise UsageError(f"{what} repeats something {found[1]} times; at most 99999 can be enforced")
+
+
 def _from_schema(schema: Mapping[str, Any]) -> str:
     text = json.dumps(schema, allow_nan=False)
     return str(llguidance().LLMatcher.grammar_from_json_schema(text, defaults=SPELLING))
@@ -129,9 +141,23 @@ def _from_schema(schema: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=32)  # programs that call models send the same tools with every turn
 def _refusal(source: str) -> str:
-    """Why llguidance refuses a grammar; empty if it does not."""
-    refused, messages = llguidance().LLMatcher.validate_grammar_with_warnings(source)
-    return str(messages[0]).strip() if refused else ""
+    """Why llguidance refuses a grammar, or that no text has it; empty if it does not."""
+    package = llguidance()
+    refused, messages = package.LLMatcher.validate_grammar_with_warnings(source)
+    if refused:
+        return str(messages[0]).strip()
+    matcher = package.LLMatcher(_bytewise(), source, log_level=0)
+    if len(matcher.compute_ff_bytes()) > LONGEST:
+        return f"it wants more than {LONGEST} characters that leave no choice"
+    if not matcher.is_error():  # it may need tokens of a model
+        matcher.compute_bitmask()
+    return "no text has this form" if matcher.get_error().startswith("NoExtensionBias") else ""
+
+
+@lru_cache(maxsize=1)
+def _bytewise() -> Any:
+    """A vocabulary that can spell everything."""
+    return llguidance().LLTokenizer("byte")
 
 
 def _blame(schema: Any, definitions: Mapping[str, Any], why: str, tries: Iterator[int]) -> list[str]:

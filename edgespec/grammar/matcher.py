@@ -14,7 +14,7 @@ import numpy as np
 from edgespec.backends.base import Tokenizer
 from edgespec.backends.prefix import common_prefix
 from edgespec.decoding.sampling import Mask
-from edgespec.errors import BackendError, UsageError
+from edgespec.errors import UsageError
 from edgespec.grammar.constraint import Constraint, llguidance
 
 _MARK = "\x02"
@@ -144,6 +144,6 @@ class Matcher:
         if self._matcher.is_error():
             if self._matcher.get_error().startswith("NoExtensionBias"):
                 raise UsageError("what the grammar wants next cannot be spelled with this model's tokens")
-            raise BackendError(
+            raise UsageError(
                 f"the grammar is too complex to be followed here: {self._matcher.get_error()}; simplify it"
             )

@@ -6,6 +6,9 @@ cannot do yet is refused unless its value asks for nothing; a field nobody knows
 
 from __future__ import annotations
 
+import json
+from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -208,7 +211,7 @@ class JsonSchema(Strict):
     schema_: dict[str, JsonValue] | None = Field(
         None, alias="schema", description="Keywords that cannot be enforced are refused."
     )
-    strict: Ignored = None
+    strict: bool | None = None
     description: Ignored = None
 
 
@@ -381,12 +384,16 @@ Body = TypeVar("Body", bound=Strict)
 
 def parse(model: type[Body], body: bytes) -> Body:
     """The request that a body holds. Raises ApiError that names the first wrong field."""
+    if body.startswith(BOM_UTF8):
+        why = "it begins with a byte order mark; send UTF-8 without one"
+        raise ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
     try:
         given = from_json(body)
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    json.loads(body, object_pairs_hook=_refuse_repeated)
     for name in given:
         if name not in model.model_fields:
             raise _unknown(shorten(name))
@@ -394,6 +401,14 @@ def parse(model: type[Body], body: bytes) -> Body:
         return model.model_validate(given)
     except ValidationError as error:
         raise _as_api_error(error.errors(include_url=False, include_input=False), given) from None
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+    """Of a key that stands twice in an object, parsers take one value or the other."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        seen = Counter(key for key, _ in pairs)
+        name = shorten(next(key for key in seen if seen[key] > 1))
+        raise ApiError(400, f"{name}: the body has it twice in one object", code="invalid_json", param=name)
 
 
 def _as_api_error(errors: Sequence[ErrorDetails], given: Mapping[str, Any]) -> ApiError:

@@ -135,6 +135,8 @@ def _check(serving: Serving) -> None:
         raise UsageError("the API key has characters that HTTP cannot send; use letters, digits and signs")
     if serving.api_key == "":
         raise UsageError("the API key is empty; give one, or leave it out")
+    if serving.name is not None and not serving.name.strip():
+        raise UsageError("--name is empty; give the model a name, or leave it out")
     for origin in serving.origins:
         if not _ORIGIN.fullmatch(origin):
             raise UsageError(

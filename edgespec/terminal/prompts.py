@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from edgespec.errors import UsageError
 from edgespec.hub.names import exists, kind_of, path_named
+from edgespec.hub.sizes import human
 from edgespec.terminal.visible import shorten
 
+MOST = 64_000_000
+"""bytes of text that are read"""
 PROMPT_MISSING = "no prompt: give it as an argument (in quotes), with --file, or on stdin"
 
 
@@ -43,13 +47,22 @@ def pair_and_text(
 
 
 def read_text(file: str) -> str:
-    """A text file's content. Raises UsageError if it cannot be read as UTF-8."""
+    """A text file's content. Raises UsageError if it cannot be read as UTF-8, or is longer than MOST."""
     try:
-        return path_named(file).read_bytes().decode("utf-8")
+        with path_named(file).open("rb") as opened:
+            return _text(opened, shorten(file))
     except OSError as error:
         raise UsageError(f"{shorten(file)} cannot be read: {error.strerror}") from error
+
+
+def _text(opened: BinaryIO, name: str) -> str:
+    content = opened.read(MOST + 1)
+    if len(content) > MOST:
+        raise UsageError(f"{name} has more than {human(MOST)}, which is no text for a model")
+    try:
+        return content.decode("utf-8-sig")  # some editors begin a file with a mark that is not text
     except UnicodeDecodeError as error:
-        raise UsageError(f"{shorten(file)} is not UTF-8 text (byte {error.start})") from error
+        raise UsageError(f"{name} is not UTF-8 text (byte {error.start})") from error
 
 
 def _given(word: str, raw: bool) -> str:
@@ -59,10 +72,7 @@ def _given(word: str, raw: bool) -> str:
 def _stdin(raw: bool, asked: bool = False) -> str:
     if sys.stdin.isatty() and not asked:
         raise UsageError(PROMPT_MISSING)
-    try:
-        return _without_newline(sys.stdin.buffer.read().decode("utf-8"), raw)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"what is on stdin is not UTF-8 text (byte {error.start})") from error
+    return _without_newline(_text(sys.stdin.buffer, "what is on stdin"), raw)
 
 
 def _without_newline(text: str, raw: bool) -> str:

@@ -61,6 +61,12 @@ def test_a_suite_that_is_no_text_is_refused(tmp_path: Path) -> None:
         read_suite(file)
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "suite.jsonl"
+    file.write_text('{"prompt": "a"}\n', "utf-8-sig")
+    assert [prompt.text for prompt in read_suite(file)] == ["a"]
+
+
 def test_a_prompt_may_hold_a_line_separator(tmp_path: Path) -> None:
     file = tmp_path / "suite.jsonl"
     file.write_text('{"prompt": "a\u2028b"}\n', "utf-8")

@@ -106,10 +106,28 @@ def test_prompts_that_are_none(failed: Failed, model_files: Path, tmp_path: Path
         ([target], "the prompt is empty"),  # an empty stdin
         ([target, "--file", tmp_path / "none"], "none cannot be read: No such file"),
         ([target, "--file", target], "target.gguf is not UTF-8 text"),
+        ([target, "--file", "/dev/zero"], "/dev/zero has more than 64 MB"),
+        ([target, "stay", "--json-schema", "/dev/zero"], "/dev/zero has more than 64 MB"),
     ]:
         code, line = failed(["run", *words])
         assert code == 2
         assert message in line
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt_or_a_schema(
+    ended: Ended, model_files: Path, tmp_path: Path
+) -> None:
+    for name, text in (("marked", "stay"), ("plain", "stay"), ("schema", '{"enum": [1]}')):
+        (tmp_path / name).write_text(text, "utf-8" if name == "plain" else "utf-8-sig")
+    options = ["--draft", "none", "--max-tokens", 8]
+    marked, plain = (
+        ended(["run", model_files / "target.gguf", "--file", tmp_path / name, *options])
+        for name in ("marked", "plain")
+    )
+    assert marked == plain
+    assert marked[0] == 0
+    schema = ["--json-schema", tmp_path / "schema"]
+    assert "JSON" not in ended(["run", model_files / "target.gguf", "stay", *options, *schema])[2]
 
 
 def test_models_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import pytest
 from server.conftest import Server, loader, served, turns, until
 
 import edgespec
@@ -66,6 +67,27 @@ def test_an_answer_is_seen_while_it_comes_and_stops_when_told(
     kept = page.answer
     page.reload()
     assert page.answer == kept
+
+
+def test_another_tab_shows_the_answer_grow_and_redraws_nothing_else(chrome: Chrome, endless: Server) -> None:
+    page = ChatPage.of(chrome, endless.url)
+    page.say("stay")
+    page.until(lambda: page.answer)
+    asking, address = chrome.current_window_handle, chrome.current_url
+    chrome.switch_to.new_window("tab")
+    try:
+        chrome.get(address)
+        page.until(lambda: page.answer)
+        page.script("document.querySelector('.message.assistant').mine = true")
+        seen = page.answer
+        page.until(lambda: len(page.answer) > len(seen))
+        assert page.answer.startswith(seen)
+        assert page.script("return document.querySelector('.message.assistant').mine")
+    finally:
+        chrome.close()
+        chrome.switch_to.window(asking)
+    page.by_id("send").click()
+    page.until(lambda: not page.answering)
 
 
 def test_the_view_follows_the_answer_until_the_reader_scrolls_up(chrome: Chrome, endless: Server) -> None:
@@ -207,9 +229,13 @@ def test_what_a_model_writes_does_nothing_but_be_read(chrome: Chrome, scripted: 
     assert page.complaints() == []
 
 
-def test_what_a_model_that_loops_writes_is_shown(desk: ChatPage) -> None:
-    """Nested deeper than a browser's stack."""
-    text = ">" * 5000
+@pytest.mark.parametrize(
+    "text",
+    [">" * 5000, "".join(f"{'  ' * i}- item\n" for i in range(300)), "[" * 5000],
+    ids=["quotes", "lists", "links"],
+)
+def test_what_a_model_that_loops_writes_is_shown(desk: ChatPage, text: str) -> None:
+    """Nested deeper than a browser's stack, or than it can be read again with every token."""
     shown = desk.script(
         """return import('/page/markdown.js').then(({Markdown}) => {
             const box = document.createElement('div');

@@ -65,6 +65,7 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
         ("response_format", {"type": "yaml"}),
         ("response_format", {"type": "json_schema"}),
         ("response_format", {"type": "json_schema", "json_schema": {"name": "a b"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "strict": "yes"}}),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("reasoning_effort", "low"),
@@ -123,6 +124,8 @@ def test_of_many_wrong_values_one_is_named(tiny: Server, body: dict[str, Any]) -
         ({"properties": {"a": {"items": {"uniqueItems": True}}}}, "at #/properties/a/items: Unimplemented"),
         ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "at #/anyOf/1: Pointer"),
         ({"type": "string", "pattern": "a(?=b)"}, "look-ahead"),
+        ({"type": "string", "pattern": "^a{1000000}$"}, "repeats something 1000000 times"),
+        ({"$ref": "#"}, "at #: no text has this form"),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
@@ -143,6 +146,25 @@ def test_a_form_beside_tools_is_refused(tiny: Server) -> None:
 def test_a_form_that_the_models_tokens_cannot_spell_is_refused(tiny: Server) -> None:
     asked = {"messages": turns("stay"), "response_format": {"type": "json_object"}}
     assert "cannot be spelled" in refusal(tiny.post(CHAT, asked), 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ('{"prompt": "stay", "temperature": 0, "prompt": "tim"}', "prompt"),
+        ('{"prompt": "stay", "logit_bias": {"1": 1, "2": 1, "1": 2}}', "1"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(tiny: Server, body: str, named: str) -> None:
+    json_body = {"Content-Type": "application/json"}
+    error = refusal(tiny.http.post(TEXT, content=body, headers=json_body), 400)
+    assert (error["param"], error["code"]) == (named, "invalid_json")
+
+
+def test_a_byte_order_mark_is_named_as_what_is_wrong(tiny: Server) -> None:
+    body, json_body = '{"prompt": "stay"}'.encode("utf-8-sig"), {"Content-Type": "application/json"}
+    error = refusal(tiny.http.post(TEXT, content=body, headers=json_body), 400)
+    assert "byte order mark" in error["message"]
 
 
 def test_a_missing_field_is_named(tiny: Server) -> None:

@@ -106,6 +106,7 @@ def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path
         (("--cors-origin", "*"), "--cors-origin"),
         (("--cors-origin", "localhost:3000"), "--cors-origin"),
         (("--cors-origin", "http://localhost/app"), "--cors-origin"),
+        (("--name", ""), "--name"),
         (("--grace", "nan"), "--grace"),
         (("--idle-unload", "inf"), "--idle-unload"),
     ],

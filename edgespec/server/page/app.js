@@ -176,11 +176,27 @@ store.onChange(async (id) => {
   if (answering.isRunning(id)) return;
   const changed = await store.get(id);
   if (answering.isRunning(id)) return; // an answer began meanwhile
+  if (id === current.id && changed && grow(changed)) return showEverything();
   if (changed) conversations.set(id, changed);
   else conversations.delete(id);
   if (id === current.id) open(id);
   else showEverything();
 });
+
+/** Another tab wrote the conversation that is shown: where that only continues its last answer (or renames
+ * it), so does this one, and what is on the screen stays. False: it has to be shown anew. */
+function grow(changed) {
+  const { messages } = current;
+  const last = messages.at(-1);
+  const same = messages.every(({ role, content }, i) => {
+    const other = changed.messages[i];
+    return role === other?.role && (i < messages.length - 1 ? content === other.content : other.content.startsWith(content));
+  });
+  if (!last || !same || last.role === "user" || changed.messages.length !== messages.length) return false;
+  Object.assign(last, changed.messages.at(-1));
+  Object.assign(current, changed, { messages });
+  return true;
+}
 
 // The composer
 

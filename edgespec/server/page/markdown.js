@@ -40,15 +40,18 @@ DOMPurify.addHook("uponSanitizeAttribute", (node, attribute) => {
   }
 });
 
+/** Lists and quotes in more than forty others: each level is read once more, for every token that comes. */
+const TOO_DEEP = /^(?:[ \t]{80,}(?:[-*+]|\d+[.)]) |(?: ? ? ?>){40,}|(?: *[-*+] ){40,})/m;
+
 /** The blocks of a text, and the links they name. What is nested too deeply for that (a model that loops on
  * ">") is shown as it stands. */
 function blocksOf(text) {
   try {
-    return marked.lexer(text);
+    if (!TOO_DEEP.test(text)) return marked.lexer(text);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
-    return Object.assign([{ type: "code", lang: "", text, raw: text }], { links: {} });
   }
+  return Object.assign([{ type: "code", lang: "", text, raw: text }], { links: {} });
 }
 
 /** One block of Markdown (as marked's lexer tells them apart), as elements. */
