@@ -13,7 +13,8 @@ from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.loading import Settings, context_of, open_backend
 from edgespec.backends.speed import pass_seconds
 from edgespec.control import priors
-from edgespec.control.controller import Arm, Controller
+from edgespec.control.arms import Arm
+from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
 from edgespec.device.cores import machine
 from edgespec.drafters.base import Drafter

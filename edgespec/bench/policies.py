@@ -20,7 +20,7 @@ class Lookup(FixedDepth):
     """Prompt lookup at a fixed depth (Saxena 2023)."""
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
         return Choice(drafters[1])
 
@@ -118,6 +118,8 @@ class Bandit(FixedDepth):
         self._counts = [0] * (DEEPEST + 1)
 
     def observe(self, finished: Round) -> None:
+        if finished.verify.n > len(finished.drafted) + 1:  # the prompt
+            return
         self._sums[self.k] += len(finished.emitted) / finished.seconds / self._scale
         self._counts[self.k] += 1
         total = sum(self._counts)

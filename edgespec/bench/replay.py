@@ -8,14 +8,15 @@ target's, so that every policy gets the same tokens and differs in time alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgespec.backends.base import Step
 from edgespec.bench.traces import Guess, Trace
 from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance
-from edgespec.control.controller import GUESSES, Arm, Controller
+from edgespec.control.arms import GUESSES, Arm
+from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
 from edgespec.control.policy import NOBODY, Policy, propose
 from edgespec.decoding.rounds import Round
@@ -35,6 +36,10 @@ class Costs:
 
     verify: Mapping[int, float]
     draft: Mapping[int, float]
+    prompt: float = 0.0
+    """seconds that the target takes to read a token of the prompt"""
+    reading: float = 0.0
+    """and the draft model"""
 
     def target(self, n: int) -> float:
         return _at(self.verify, n)
@@ -58,10 +63,14 @@ CURVES = {
     "llama.cpp, Q4_K_M": Costs(
         {1: 0.027, 2: 0.045, 3: 0.058, 4: 0.071, 6: 0.101, 8: 0.120, 12: 0.145, 16: 0.140, 17: 0.145},
         {1: 0.016, 2: 0.020, 8: 0.040, 16: 0.060, 17: 0.0625},
+        prompt=0.0075,
+        reading=0.0025,
     ),
     "flat kernel": Costs(
         {1: 0.021, 2: 0.021, 3: 0.022, 4: 0.024, 6: 0.027, 8: 0.031, 12: 0.043, 16: 0.052, 17: 0.0545},
         {1: 0.006, 8: 0.009, 16: 0.014, 17: 0.0147},
+        prompt=0.0018,
+        reading=0.0005,
     ),
 }
 """measured: the 1.5B coder with its 0.5B draft on two cores of a server"""
@@ -86,13 +95,18 @@ class ReplayModel(Drafter):
 
     def __init__(self, trace: Trace, clock: Clock, lookup: NGram) -> None:
         self._trace, self._clock, self._lookup = trace, clock, lookup
-        self._read = 0  # tokens of the text in its cache; the prompt is read apart
+        self._read = -len(trace.prompt)  # tokens of the text in its cache; the prompt is read first
 
     def offer(self, context: Sequence[int]) -> Offer | None:
         return Offer(lag=self._place(context) - self._read) if self._trace.model else None
 
     def _place(self, context: Sequence[int]) -> int:
         return len(context) - len(self._trace.prompt)
+
+    def introduce(self, context: Sequence[int]) -> int:
+        """Read the prompt, and what followed until its first draft. Returns how many tokens that were."""
+        before, self._read = self._read, max(self._read, self._place(context) - 1)
+        return self._read - before if before < 0 else 0
 
     def begin(self, context: Sequence[int], state: DraftState) -> None:
         self._lookup.read(context)
@@ -112,7 +126,7 @@ class ReplayModel(Drafter):
         self._clock.now += seconds
         self.steps = (Step(self._at - 1 - first, self._start, seconds),)
         skip = UNCLEAR if first > self._read else 0
-        self.hindsight = [self._seen(place) for place in range(first + 1 + skip, self._at)]
+        self.hindsight = [self._seen(place) for place in range(max(0, first + 1 + skip), self._at)]
 
     @property
     def ready(self) -> bool:
@@ -171,26 +185,46 @@ class Played:
 
     tokens: int = 0
     seconds: float = 0.0
+    """of decoding, from the first token on"""
+    prompt_seconds: float = 0.0
+    """until the first token"""
+    reading_seconds: float = 0.0
+    """of the draft model reading the prompt"""
     rounds: list[Round] = field(default_factory=list)
 
     @property
     def speed(self) -> float:
-        return self.tokens / self.seconds
+        """After the first token; the draft model's reading counts."""
+        return self.tokens / (self.seconds + self.reading_seconds)
+
+    @property
+    def end_to_end_speed(self) -> float:
+        return (self.tokens + 1) / (self.prompt_seconds + self.reading_seconds + self.seconds)
 
 
 NO_STATE: Any = None
 
 
-def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], keep: bool = False) -> Played:
-    """Decode a trace under `policy`. The first token comes with the prompt and is not counted, nor is
-    the draft model's reading of the prompt, nor edgespec's own time, the same for all policies. costs: fixed,
-    or by simulated time. keep: the rounds, too."""
+def play(
+    trace: Trace,
+    policy: Policy,
+    costs: Costs | Callable[[float], Costs],
+    keep: bool = False,
+    budget: int | None = None,
+) -> Played:
+    """Decode a trace under `policy`. The first token comes with the prompt; edgespec's own time, the same
+    for all policies, is not counted. costs: fixed, or by simulated time. keep: the rounds, too. budget:
+    tokens that were allowed, as the policy is told; by default those of the text, which was then cut off."""
     clock = Clock(costs)
     lookup = NGram()
     model = ReplayModel(trace, clock, lookup)
     drafters: list[Drafter] = [model, lookup]
-    played = Played()
-    policy.start(len(trace.text))
+    prompt_seconds = clock.costs.prompt * len(trace.prompt)
+    played = Played(prompt_seconds=prompt_seconds)
+    policy.start(budget or len(trace.text))
+    first = Step(len(trace.prompt), 0, prompt_seconds)
+    told, p = Token(trace.text[0], "", "plain"), point_mass(trace.text[0])
+    policy.observe(Round([], [told], first, 0.0, prompt_seconds, [p], place=len(trace.prompt)))
     at = 1
     while at < len(trace.text):
         context = [*trace.prompt, *trace.text[:at]]
@@ -201,6 +235,10 @@ def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], 
         if drafter is not None and look:
             drafter.look(context, NO_STATE)
         elif drafter is not None:
+            if drafter is model and (read := model.introduce(context)):
+                seconds = read * clock.costs.reading
+                played.reading_seconds += seconds
+                policy.read(model.name, read, seconds)
             drafter.guesses = guesses
             drafter.begin(context, NO_STATE)
             list(propose(drafter, policy, room, drafted))
@@ -231,14 +269,24 @@ def play(trace: Trace, policy: Policy, costs: Costs | Callable[[float], Costs], 
         played.tokens += len(emitted)
         if keep:
             played.rounds.append(done)
+    policy.finish(budget is not None and len(trace.text) < budget)
     played.seconds = clock.now
     return played
 
 
 def clairvoyant(trace: Trace, costs: Costs) -> Played:
     """The fastest decoding of a trace by one who knows the text: dynamic programming over places, with
-    the choice of drafter and depth in every round, never drafting what will be rejected. (The draft
-    model's catching up is taken to be free, which only makes the bound higher.)"""
+    the choice of drafter and depth in every round, never drafting what will be rejected; the draft model
+    reads the prompt at once or never. (Its catching up is taken to be free, which only makes the bound
+    higher.)"""
+    reading = costs.reading * len(trace.prompt)
+    with_model = Played(len(trace.text) - 1, _foreseen(trace, costs), reading_seconds=reading)
+    without = Played(len(trace.text) - 1, _foreseen(replace(trace, model=()), costs))
+    return max(with_model, without, key=lambda played: played.speed)
+
+
+def _foreseen(trace: Trace, costs: Costs) -> float:
+    """Seconds of the fastest decoding."""
     n, lookup = len(trace.text), NGram()
     seconds = [0.0] * (n + 1)
     runs: list[int] = []  # how far the lookup is right from each place
@@ -261,7 +309,7 @@ def clairvoyant(trace: Trace, costs: Costs) -> Played:
             read += 1
             best = min(best, spent + costs.model(read) + costs.target(k + 1) + seconds[at + k + 1])
         seconds[at] = best
-    return Played(n - 1, seconds[1])
+    return seconds[1]
 
 
 def ours(costs: Costs) -> Controller:

@@ -16,22 +16,25 @@ P comes from acceptance.py, T and D from cost.py. Every token sampled from q is 
 chosen before it samples, and whether it goes on depends on tokens already drafted and on what q shows
 before it is sampled from.
 
-The rule is right on average; a promise never to be slower needs a bound as well. So a round is a bet out
-of a purse: what drafting has gained in this generation over plain decoding, and RISK of the time that plain
-decoding takes. A depth whose round, were everything rejected, would lose more than that is not considered.
+The rule is right on average; a promise never to be slower needs bounds as well. So a round is a bet out of a
+purse (purse.py): a depth whose round, were everything rejected, would lose more than it holds is not
+considered. And a draft model that lags far behind, most of all behind a prompt that it has never seen, reads
+only when the answer is expected to be long enough to earn that back (lengths.py); until then lookup and plain
+decoding go on.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from edgespec.control.acceptance import Acceptance, Judged
+from edgespec.control.arms import Arm, Evidence, forked
 from edgespec.control.cost import LONGEST, CostCurve
 from edgespec.control.ledger import Ledger
+from edgespec.control.lengths import Lengths
+from edgespec.control.plans import Plan, best_depth, fastest
 from edgespec.control.policy import Choice
+from edgespec.control.purse import Purse
 from edgespec.decoding.rounds import Round
 from edgespec.drafters.base import GLANCE, Drafter, Node, Offer
 
@@ -41,60 +44,17 @@ MARGIN = 0.02
 """how much faster drafting must promise to be to be taken up again: the noise of a measured speed"""
 UNPAID_LAG = 2
 """tokens a drafter reads anyway in its first pass; catching up with more is an investment"""
-LEAST_HORIZON = 64
-"""tokens expected to follow at least, if the budget allows: over these an investment must pay off. Later,
-as many as there were so far: what has lasted goes on about as long"""
-RISK = 0.015
-"""of plain decoding's time may be lost in a generation, at worst"""
+ENDLESS = 4096
+"""tokens that follow at most where no budget says so"""
 HICCUP = 1.5
 """times what a round should have taken: beyond, the machine was busy otherwise, and the purse is not
 to blame"""
-GUESSES = 4
-"""tokens that a draft model reads ahead at most; more are hardly ever drafted"""
 STALE = 32
-"""tokens after which a drafter that is not used is worth another look, if the ledger allows"""
+"""tokens after which a drafter that is not used is worth another look, if the ledger and the purse allow"""
 PLAIN = ""
 """stands for plain decoding where a drafter's name may stand"""
 PLAIN_STALE = 256
 """rounds after which T(1) is worth another look"""
-
-
-@dataclass
-class Arm:
-    """A drafter as the controller sees it."""
-
-    acceptance: Acceptance
-    cost: CostCurve | None = None
-    """of a draft model's passes; None: drafting is free"""
-    lookup: Acceptance | None = None
-    """of the lookup that guesses ahead for a draft model: it agrees with the draft model about as often as
-    with the target"""
-
-    def guesses(self) -> int:
-        """How many tokens of lookup each of its passes should read ahead: each must save more time, as a
-        pass that is then not needed, than it takes."""
-        if self.cost is None or self.lookup is None:
-            return 0
-        table, agreed = self.cost.table(GUESSES + 1), 1.0
-        for n in range(1, GUESSES + 1):
-            agreed *= self.lookup.level
-            if agreed * table[1] <= table[n + 1] - table[n]:
-                return n - 1
-        return GUESSES
-
-
-class Plan(NamedTuple):
-    """What a round with one drafter promises."""
-
-    drafter: str
-    depth: int
-    tokens: float
-    seconds: float
-    """catching up included, as far as this round has to pay for it"""
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds
 
 
 class Decision(NamedTuple):
@@ -110,111 +70,67 @@ class Decision(NamedTuple):
     """tokens of lookup that the draft model reads ahead"""
 
 
-def best_depth(
-    reach: float, chain: Sequence[float], costs: Sequence[float], verify: Sequence[float], i: int, rate: float
-) -> tuple[int, float]:
-    """The depth j ≥ i that maximises Σ_{m=i+1..j} P_m − λ·(cost of drafting + T(j+1) − T(i+1)), and that
-    maximum; (i, 0) if stopping is best.
-
-    reach: P_i. chain: conditional acceptance of the tokens i+1, i+2, …; costs: seconds to draft each.
-    verify: T(n) by n. rate: λ.
-    """
-    depth, best, tokens, seconds = i, 0.0, 0.0, -verify[i + 1]
-    for j, (accept, cost) in enumerate(zip(chain, costs, strict=True), i + 1):
-        reach *= accept
-        tokens += reach
-        seconds += cost
-        gain = tokens - rate * (seconds + verify[j + 1])
-        if gain > best:
-            depth, best = j, gain
-    return depth, best
-
-
 class Controller:
     """Implements `Policy` by the rule above."""
 
-    def __init__(self, target: CostCurve, arms: Mapping[str, Arm], ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        target: CostCurve,
+        arms: Mapping[str, Arm],
+        ledger: Ledger | None = None,
+        lengths: Lengths | None = None,
+    ) -> None:
         """arms: by the drafters' names; a drafter without an arm is never chosen."""
         self.target = target
         self.arms = dict(arms)
         self.ledger = Ledger() if ledger is None else ledger
-        self._drafter: Drafter | None = None
-        self._probing = False
-        self._verify: list[float] = []
-        self._rate = 0.0
-        self._off = False
+        self.lengths = Lengths() if lengths is None else lengths
         self._plain_age = 0
         self.start(None)
 
     def start(self, budget: int | None) -> None:
-        self._budget, self._made = budget, 0
-        self._gained, self._room = 0.0, 0
-        self.decision = Decision(
-            None, 0, "the first token comes with the prompt", 1.0 / self.target.seconds(1)
-        )
-        self._off = False
+        self._budget, self._prompt = budget, 0
+        self._purse, self._evidence = Purse(), Evidence(self.arms)
+        self._drafter: Drafter | None = None
+        self._verify: list[float] = []
+        self._rate, self._room = 0.0, 0
+        self._off = self._probing = False
         self._ages = dict.fromkeys(self.arms, 0)
-        self._emitted: dict[int, float] = {}
-        self._foreseen: dict[str, tuple[int, float]] = {}
+        plain = 1.0 / self.target.seconds(1)
+        self.decision = Decision(None, 0, "the first token comes with the prompt", plain)
         for arm in self.arms.values():
             arm.acceptance.start()
 
     def fork(self) -> Controller:
-        found = [a for arm in self.arms.values() for a in (arm.acceptance, arm.lookup) if a is not None]
-        forks = {id(acceptance): acceptance.fork() for acceptance in found}  # arms may have one in common
-        arms = {
-            name: replace(
-                arm,
-                acceptance=forks[id(arm.acceptance)],
-                lookup=None if arm.lookup is None else forks[id(arm.lookup)],
-            )
-            for name, arm in self.arms.items()
-        }
-        return Controller(self.target, arms, self.ledger)
+        return Controller(self.target, forked(self.arms), self.ledger, self.lengths)
 
     # --- the round ---
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
-        room = min(room, DEEPEST)
-        # What is forced is drafted anyway: all that is compared here comes on top of its cost.
-        table = self.target.table(forced + room + 1, len(context))
-        self._verify = [seconds - table[forced + 1] + table[1] for seconds in table[forced:]]
+        length, room = len(context), min(room, DEEPEST)
+        self._verify = self._passes(room, length, forced, others)
         plain = 1.0 / self._verify[1]
         offers = {d.name: offer for d in drafters if d.name in self.arms and (offer := d.offer(context))}
-        self._foreseen = {
-            name: (offer.token, offer.confidences[0])
-            for name, offer in offers.items()
-            if offer.token is not None
-        }
-        plans = [self._plan(name, offer, room, len(context)) for name, offer in offers.items()]
-        best = max(plans, key=lambda plan: plan.speed, default=None)
+        self._evidence.foresee(offers)
+        plans = [self._plan(name, offer, room, length) for name, offer in offers.items()]
+        best, why = self._best(plans, plain)
         self._rate = max(plain, best.speed) if best else plain
         wanted = best is not None and best.speed > plain * (1.0 + MARGIN * self._off)
-        chosen, why = (best, "pays") if wanted else (None, self._why_not(best, plain))
-        look = self._probe(plans, chosen)
-        if look == PLAIN:
-            chosen, why = None, "probe"
-        elif look is not None:
-            chosen, why = None, f"probe: {look} looks back at the last tokens"
-        self._probing = look is not None
+        chosen = best if wanted else None
         self._off = not wanted
-        arm = self.arms[chosen.drafter] if chosen else None
-        self.decision = Decision(
-            chosen.drafter if chosen else None,
-            chosen.depth if chosen else 0,
-            why,
-            plain,
-            plans,
-            arm.guesses() if arm else 0,
-        )
-        wanted_name = chosen.drafter if chosen else look
-        drafter = next((d for d in drafters if d.name == wanted_name), None)
+        look = self._probe(plans, chosen)
+        if look is not None:
+            chosen, why = None, f"probe: {look} looks back at the last tokens" if look else "probe"
+        self._probing = look is not None
+        who, arm = (chosen.drafter, self.arms[chosen.drafter]) if chosen else (look, None)
+        self._drafter = next((d for d in drafters if d.name == who), None)
+        guesses = arm.guesses() if arm else 0
         self._room = self._affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
-        self._drafter = drafter
-        look_back = chosen is None and drafter is not None
-        return Choice(drafter, look_back, guesses=self.decision.guesses)
+        name, depth = (chosen.drafter, chosen.depth) if chosen else (None, 0)
+        self.decision = Decision(name, depth, why, plain, plans, guesses)
+        return Choice(self._drafter, chosen is None and self._drafter is not None, guesses=guesses)
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
         decision, i = self.decision, len(drafted)
@@ -254,41 +170,67 @@ class Controller:
 
     # --- what a round with a drafter promises ---
 
+    def _passes(self, room: int, length: int, forced: int, others: int) -> list[float]:
+        """T(n) by n ≤ room + 1, for this round. What is forced and what others have in the same pass is
+        read anyway: what is compared here comes on top of its cost, and T(1) is this answer's share."""
+        anyway = min(forced + others, LONGEST - room - 1)
+        table = self.target.table(anyway + room + 1, length)
+        share = self.target.seconds(others + 1, length) / (others + 1)
+        return [seconds - table[anyway + 1] + share for seconds in table[anyway:]]
+
     def _plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
         arm, verify = self.arms[name], self._verify
         if arm.cost is None:
             chain = [arm.acceptance.now(c) for c in offer.confidences[: self._affordable(room, 0.0, 0.0)]]
-            return _fastest(name, chain, 0.0, 0.0, verify)
+            return fastest(name, chain, 0.0, 0.0, verify)
         each = arm.cost.seconds(1, length)
         usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
-        catch_up = arm.cost.seconds(max(offer.lag, 1), length) - each
-        chain = arm.acceptance.ahead(self._affordable(room, each, usual))
-        plan = _fastest(name, chain, each, usual, verify)
-        if (beyond := catch_up - usual) <= 0.0:
+        chain = arm.acceptance.ahead(room)
+        plan = fastest(name, chain[: self._affordable(room, each, usual)], each, usual, verify)
+        if offer.lag <= UNPAID_LAG:
             return plan
-        paid = usual + beyond * min(1.0, plan.tokens / self._horizon())
-        return _fastest(name, chain, each, paid, verify)
+        reading = max(0.0, arm.reading(offer.lag, length, self.target) - usual - each)
+        # What it gains later is no longer bounded by the purse of now.
+        return plan._replace(reading=reading, later=fastest(name, chain, each, usual, verify).speed)
+
+    def _best(self, plans: Sequence[Plan], plain: float) -> tuple[Plan | None, str]:
+        """The fastest plan that is not ruled out by what it must read first, and what speaks for it, or
+        against drafting."""
+        why = "off: nothing to draft from"
+        ranked = sorted(plans, key=lambda plan: -plan.speed)
+        for plan, next_best in zip(ranked, [*ranked[1:], None], strict=True):
+            if plan.speed <= plain:
+                why = (
+                    f"off: {plan.drafter} promises {plan.speed:.1f} tok/s "
+                    f"({self._level(plan.drafter):.0%} accepted), plain decoding {plain:.1f}"
+                )
+                return plan, why
+            otherwise = max(plain, next_best.speed) if next_best else plain
+            if plan.reading == 0.0 or self._earns_back(plan, otherwise):
+                return plan, "pays"
+            why = (
+                f"off: {plan.drafter} would read for {plan.reading:.1f} s first; the answer is not expected "
+                "to be long enough to earn that back"
+            )
+        return None, why
+
+    def _earns_back(self, plan: Plan, otherwise: float) -> bool:
+        """Whether what a plan reads first is worth its time, to who decodes at `otherwise` tokens per second
+        without it."""
+        made, saved = self._purse.made, 1.0 / otherwise - 1.0 / plan.later
+        ahead = ENDLESS if self._budget is None else max(0, self._budget - made)
+        return plan.reading < saved * ahead and self.lengths.earns_back(
+            self._prompt, made, plan.reading / saved, ahead
+        )
 
     def _affordable(self, room: int, each: float, first: float) -> int:
         """The depth up to which a round of which nothing is accepted stays within the purse."""
         verify = self._verify
-        limit = verify[1] + self._gained + RISK * verify[1] * (self._made + LEAST_HORIZON)
+        limit = verify[1] + self._purse.holds(verify[1])
         for j in range(1, room + 1):
             if first + j * each + verify[j + 1] > limit:
                 return j - 1
         return room
-
-    def _horizon(self) -> float:
-        ahead = max(LEAST_HORIZON, self._made)
-        return float(ahead if self._budget is None else max(1, min(ahead, self._budget - self._made)))
-
-    def _why_not(self, best: Plan | None, plain: float) -> str:
-        if best is None:
-            return "off: nothing to draft from"
-        return (
-            f"off: {best.drafter} promises {best.speed:.1f} tok/s "
-            f"({self._level(best.drafter):.0%} accepted), plain decoding {plain:.1f}"
-        )
 
     def _level(self, name: str) -> float:
         return self.arms[name].acceptance.level
@@ -297,36 +239,47 @@ class Controller:
 
     def _probe(self, plans: Sequence[Plan], chosen: Plan | None) -> str | None:
         """Whom to look at in this round without drafting (PLAIN: at plain decoding), if that is due and
-        the ledger can pay for it."""
+        the ledger and the purse can pay for it."""
         if chosen is not None:
             loss = self._verify[1] - 1.0 / self._rate
             return PLAIN if self._plain_age > PLAIN_STALE and self.ledger.can_pay(loss) else None
         for plan in plans:
             cost = self.arms[plan.drafter].cost
-            if cost is None or self._ages[plan.drafter] < STALE:
+            waits = plan.speed > 1.0 / self._verify[1]  # to be let: it is good enough, as far as is known
+            if cost is None or waits or self._ages[plan.drafter] < STALE:
                 continue
-            if self.ledger.can_pay(cost.seconds(min(STALE, GLANCE))):
+            seconds = cost.seconds(min(STALE, GLANCE))
+            if self.ledger.can_pay(seconds) and seconds <= self._purse.holds(self._verify[1]):
                 return plan.drafter
         return None
 
     # --- learning ---
 
     def observe(self, finished: Round) -> None:
-        emitted = len(finished.emitted)
-        self._made += emitted
+        emitted, length = len(finished.emitted), finished.verify.length
+        self._prompt = self._prompt or finished.place
+        self._purse.made += emitted
         if finished.drafter is not None:
-            forced, length = min(finished.forced, emitted - 1), finished.verify.length
+            forced = min(finished.forced, emitted - 1)
             plain = (emitted - forced - 1) * self.target.seconds(1, length)
             plain += self.target.seconds(forced + 1, length)
-            self._gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
+            self._purse.gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
         lost = finished.seconds - emitted / self._rate if self._probing else 0.0
         self.ledger.add(finished.seconds, lost)
         self._probing = False
         self._observe_costs(finished)
-        self._observe_acceptance(finished)
+        idle = self._evidence.idle(finished)
+        for name, judged in idle.items():
+            self._forgo(self.arms[name].acceptance.now(judged.confidence), judged.accepted)
+        self._evidence.take(finished, idle)
         self._plain_age = self._plain_age + 1 if finished.drafted else 0
         for name in self._ages:
             self._ages[name] = 0 if name == finished.drafter else self._ages[name] + emitted
+
+    def _forgo(self, expected: float, accepted: float) -> None:
+        """Note a token that would have been drafted, had the purse allowed it."""
+        if self._verify and expected * self._verify[1] > (dearer := self._verify[2] - self._verify[1]):
+            self._purse.on_paper(accepted * self._verify[1] - dearer, self._verify[1])
 
     def _expected(self, finished: Round) -> float:
         """What a round should have taken, in seconds."""
@@ -337,39 +290,19 @@ class Controller:
 
     def _observe_costs(self, finished: Round) -> None:
         step = finished.verify
-        if step.n <= DEEPEST + 1:
-            self.target.observe(step.n, step.length, finished.seconds - finished.draft_seconds)
+        self.target.observe(step.n, step.length, finished.seconds - finished.draft_seconds)
         arm = self.arms.get(finished.drafter or "")
         if arm is not None and arm.cost is not None:
             for step in finished.draft_steps:
-                if step.n <= LONGEST:
-                    arm.cost.observe(step.n, step.length, step.seconds)
+                arm.cost.observe(step.n, step.length, step.seconds)
 
-    def _observe_acceptance(self, finished: Round) -> None:
-        for i, p in enumerate(finished.p):
-            self._emitted[finished.place + i] = p.prob(finished.emitted[i].id)
-        while len(self._emitted) > 2 * LONGEST:
-            del self._emitted[next(iter(self._emitted))]  # the oldest
-        behind = finished.p[finished.forced :]
-        for name, (token, confidence) in self._foreseen.items():
-            if name != finished.drafter and behind:  # what it would have proposed costs nothing to judge
-                self.arms[name].acceptance.look_back([Judged(confidence, behind[0].prob(token))])
-        arm = self.arms.get(finished.drafter or "")
-        if arm is None:
-            return
-        # A token y ~ p would have been drafted with probability q(y) and accepted with Σ min(p, q), of
-        # which min(1, q(y) / p(y)) is an unbiased sample.
-        arm.acceptance.look_back(
-            [
-                Judged(seen.confidence, min(1.0, seen.q / said))
-                for seen in finished.hindsight
-                if (said := self._emitted.get(seen.place, 0.0)) > 0.0
-            ]
-        )
-        judged = zip(
-            finished.drafted[finished.forced :], finished.likelihoods[finished.forced :], strict=False
-        )
-        arm.acceptance.observe([Judged(node.confidence, likely) for node, likely in judged])
+    def read(self, drafter: str, tokens: int, seconds: float) -> None:
+        arm = self.arms.get(drafter)
+        if arm is not None and arm.cost is not None and tokens > LONGEST:
+            arm.cost.observe(tokens, 0, seconds)
+
+    def finish(self, ended: bool) -> None:
+        self.lengths.add(self._prompt, self._purse.made, ended)
 
     # --- what people are told ---
 
@@ -394,17 +327,3 @@ class Controller:
         return f"{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
             plans or ["no drafter"]
         )
-
-
-def _fastest(name: str, chain: Sequence[float], each: float, first: float, verify: Sequence[float]) -> Plan:
-    """The depth ≥ 1 of the largest expected speed, at `each` second per drafted token and `first` more."""
-    reach, tokens, seconds = 1.0, 1.0, first
-    fastest, best = 0.0, (1, 1.0, math.inf)
-    for j, accept in enumerate(chain, 1):
-        reach *= accept
-        tokens += reach
-        seconds += each
-        total = seconds + verify[j + 1]
-        if tokens > fastest * total:
-            fastest, best = tokens / total, (j, tokens, total)
-    return Plan(name, *best)

@@ -25,7 +25,9 @@ TRUSTED = 2
 SURPRISE = 0.25
 """a single pass counts as at most this far (in log) from what its size should have cost"""
 LONGEST = 64
-"""sizes above are extrapolated, not learned: they occur in catching up, not in verifying"""
+"""larger passes occur in reading a prompt, not in verifying: they cost so much a token"""
+BULK_MEMORY = 4
+"""passes over which the seconds per token of larger ones are averaged"""
 
 
 class CostCurve:
@@ -37,6 +39,8 @@ class CostCurve:
         context, the bytes of its keys and values ÷ the bytes of the weights."""
         self._base = [0.0, *(_interpolated(points, n) for n in range(1, LONGEST + 1))]
         self._slope = (self._base[LONGEST] - self._base[LONGEST // 2]) / (LONGEST - LONGEST // 2)
+        self.per_token: float | None = None
+        """seconds a token of larger passes, at scale 1, once there were any"""
         self._per_context = per_context
         self._shape = [0.0] * (LONGEST + 1)
         self._shaped = self._base.copy()
@@ -65,6 +69,11 @@ class CostCurve:
         """Learn from a pass."""
         if n < 1 or seconds <= 0.0:
             return
+        if n > LONGEST:
+            found = seconds / n / (self.scale * (1.0 + self._per_context * length))
+            known = found if self.per_token is None else self.per_token
+            self.per_token = known * (found / known) ** (1.0 / BULK_MEMORY)
+            return
         deviation = math.log(seconds / self._at_scale_one(n, length))
         self._recent.append(deviation)
         # The points count as one more pass at the old scale: the first outlier alone moves nothing.
@@ -72,14 +81,17 @@ class CostCurve:
         self._log_scale = sorted(known)[len(known) // 2]  # the median, or next to it
         surprise = max(-SURPRISE, min(SURPRISE, deviation - self._log_scale))
         self.noise += 0.05 * (abs(surprise) - self.noise)
-        if n <= LONGEST:
-            self._seen[n] += 1
-            self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
-            self._shaped[n] = self._base[n] * math.exp(self._shape[n])
+        self._seen[n] += 1
+        self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
+        self._shaped[n] = self._base[n] * math.exp(self._shape[n])
 
     def _at_scale_one(self, n: int, length: int) -> float:
-        beyond = n - LONGEST
-        shaped = self._base[LONGEST] + self._slope * beyond if beyond > 0 else self._shaped[n]
+        if n <= LONGEST:
+            shaped = self._shaped[n]
+        elif self.per_token is not None:
+            shaped = self.per_token * n
+        else:
+            shaped = self._base[LONGEST] + self._slope * (n - LONGEST)
         return shaped * (1.0 + self._per_context * length)
 
 

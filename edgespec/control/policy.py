@@ -38,10 +38,10 @@ class Policy(Protocol):
         ...
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
         """Who drafts in this round, up to `room` tokens behind `context`, whose last `forced` tokens are
-        drafted already: the grammar allows no others."""
+        drafted already: the grammar allows no others. others: tokens of other answers in the same pass."""
         ...
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
@@ -54,6 +54,14 @@ class Policy(Protocol):
 
     def observe(self, finished: Round) -> None:
         """Learn from a round: what was accepted and what it cost."""
+        ...
+
+    def read(self, drafter: str, tokens: int, seconds: float) -> None:
+        """A drafter has read so many tokens, of the prompt or what it missed since, before it drafts."""
+        ...
+
+    def finish(self, ended: bool) -> None:
+        """The generation is over; ended: by itself, and not cut off."""
         ...
 
     def plain_seconds(self, length: int) -> float | None:
@@ -85,7 +93,7 @@ class FixedDepth:
         pass
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
         return Choice(drafters[0] if drafters else None) if self.k > 0 else NOBODY
 
@@ -96,6 +104,12 @@ class FixedDepth:
         return True
 
     def observe(self, finished: Round) -> None:
+        pass
+
+    def read(self, drafter: str, tokens: int, seconds: float) -> None:
+        pass
+
+    def finish(self, ended: bool) -> None:
         pass
 
     def plain_seconds(self, length: int) -> float | None:

@@ -139,6 +139,8 @@ class Decoding:
                 finished = self._round(forced, choice, seconds)
                 released = self._take(finished)
                 self._policy.observe(finished)
+                if output.finish_reason is not None:
+                    self._policy.finish(output.finish_reason == "stop")
                 self._request.on_round(finished)
                 yield self._told(released)
         except _Cancelled:
@@ -291,7 +293,10 @@ class Decoding:
             for end in (*range(known + self._chunk, len(context), self._chunk), len(context)):
                 started = perf_counter()
                 drafter.begin(context[:end], self._state)
-                self.stats.draft_prompt_seconds += perf_counter() - started
+                seconds = perf_counter() - started
+                self.stats.draft_prompt_seconds += seconds
+                self._policy.read(drafter.name, end - known, seconds)
+                known = end
                 if end < len(context):
                     yield []
                     self._checkpoint()

@@ -10,12 +10,17 @@ from edgespec.bench.traces import Guess, Trace
 
 
 def trace(
-    length: int, rate: Callable[[int], float], seed: int = 0, telling: float = 0.5, depth: int = 12
+    length: int,
+    rate: Callable[[int], float],
+    seed: int = 0,
+    telling: float = 0.5,
+    depth: int = 12,
+    prompt: int = 20,
 ) -> Trace:
     """A text of tokens that never repeat, so that lookup finds nothing, and a draft model that is right at
     place t with probability rate(t).
 
-    telling: how much its confidence shows of that, from 0 (nothing) to 1 (everything).
+    prompt: its tokens. telling: how much its confidence shows of that, from 0 (nothing) to 1 (everything).
     """
     rng = np.random.default_rng(seed)
     text = list(range(1000, 1000 + length))
@@ -30,4 +35,4 @@ def trace(
         [] if g.token == text[t] else [Guess(-1, *guess(t, False)[1:]) for _ in range(depth)]
         for t, g in enumerate(model)
     ]
-    return Trace(f"synthetic-{seed}", "synthetic", list(range(20)), text, model, astray)
+    return Trace(f"synthetic-{seed}", "synthetic", list(range(5000, 5000 + prompt)), text, model, astray)

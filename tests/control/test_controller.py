@@ -10,9 +10,11 @@ import pytest
 from edgespec.backends.base import Step
 from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance, Judged, Prior
-from edgespec.control.controller import Arm, Controller, best_depth
+from edgespec.control.arms import Arm
+from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
 from edgespec.control.ledger import SHARE, Ledger
+from edgespec.control.plans import best_depth
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import point_mass
 from edgespec.decoding.stopping import Token

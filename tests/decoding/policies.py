@@ -8,7 +8,8 @@ import numpy as np
 
 from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance
-from edgespec.control.controller import Arm, Controller
+from edgespec.control.arms import Arm
+from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
 from edgespec.control.policy import Choice, FixedDepth
 from edgespec.decoding.rounds import Round
@@ -45,7 +46,7 @@ class Erratic(FixedDepth):
         self._rng = np.random.default_rng(seed)
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0
+        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
         self.k = int(self._rng.integers(0, 8))
         which = int(self._rng.integers(-1, len(drafters)))

@@ -1,0 +1,96 @@
+"""How long answers get, learned from those that ended: whether what is paid once is earned back.
+
+That an answer of t tokens gets another r is S(t + r) / S(t). S falls by a factor of its own in every stage, and
+a stage ends at twice the length of the one before it (8, 24, 56, 120, … tokens): the longer an answer has
+lasted, the longer it will, as far as is known. Where nothing is, a quarter of the answers outlasts a
+stage: then just as many tokens are expected as there are, and to pay once as many are made as it takes to earn it
+back is what ski rental does without knowing the season (Karlin et al. 1988). It loses at most half to foresight.
+
+Who pays and then sees the answer end early is slower than plain decoding; who waits is only slower than
+could be. The promise is about the first, so a lost token counts as CAUTION gained ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+UNIT = 8
+"""tokens of the first stage"""
+STAGES = 10
+"""the last goes on from 4088 tokens"""
+PRIOR = 0.25
+"""share that outlasts a stage, where nothing is known"""
+PRIOR_WEIGHT = 0.5
+"""answers that PRIOR counts as"""
+MEMORY = 50.0
+"""answers remembered"""
+CAUTION = 3.0
+"""gained tokens that make up for a lost one"""
+
+
+class Lengths:
+    """Of answers, apart by the size of their prompts: a long one asks to pick something out as often as to
+    retell it."""
+
+    def __init__(self, known: Any = None) -> None:
+        """known: what `as_dict` gave in another run."""
+        self._stages: dict[int, list[list[float]]] = {}
+        if isinstance(known, Mapping):
+            for size, stages in known.items():
+                try:
+                    found = [[float(outlasted), float(reached)] for outlasted, reached in stages]
+                    valid = len(found) == STAGES and all(0.0 <= a <= b < math.inf for a, b in found)
+                    if valid:
+                        self._stages[int(size)] = found
+                except (TypeError, ValueError):
+                    continue
+
+    def add(self, prompt: int, tokens: int, ended: bool) -> None:
+        """An answer behind a prompt of so many tokens; if it was cut off, what it would have become is not known."""
+        stages = self._stages.setdefault(_size(prompt), [[0.0, 0.0] for _ in range(STAGES)])
+        kept = 1.0 - 1.0 / MEMORY
+        for i, stage in enumerate(stages):
+            outlasted = tokens >= _end(i)
+            if outlasted or ended:
+                stage[:] = stage[0] * kept + outlasted, stage[1] * kept + 1.0
+            if not outlasted:
+                return
+
+    def expected(self, prompt: int, made: int, ahead: int) -> float:
+        """Of the next `ahead` tokens of an answer that has `made`, how many there will be on average."""
+        stages = self._stages.get(_size(prompt))
+        tokens, alive, at, end = 0.0, 1.0, made, made + ahead
+        while at < end:
+            i = min(int(math.log2(at / UNIT + 1.0)), STAGES - 1)
+            outlasted, reached = stages[i] if stages else (0.0, 0.0)
+            share = (outlasted + PRIOR_WEIGHT * PRIOR) / (reached + PRIOR_WEIGHT)
+            to = end if i == STAGES - 1 else min(end, _end(i))
+            # S falls like a power within a stage, and by `share` over all of it.
+            grown, power = (to + UNIT) / (at + UNIT), math.log2(share)
+            rise = power + 1.0 or 1e-9
+            tokens += alive * (at + UNIT) * (grown**rise - 1.0) / rise
+            alive *= grown**power
+            at = to
+        return tokens
+
+    def earns_back(self, prompt: int, made: int, needed: float, ahead: int) -> bool:
+        """Whether to pay at `made` tokens what `needed` further ones earn back, if at most `ahead` follow."""
+        if needed >= ahead:
+            return False
+        until = self.expected(prompt, made, math.ceil(needed))
+        return self.expected(prompt, made, ahead) - until >= CAUTION * (needed - until)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is worth keeping."""
+        return {str(size): stages for size, stages in self._stages.items()}
+
+
+def _size(prompt: int) -> int:
+    """Prompts of up to four times the length are alike."""
+    return prompt.bit_length() // 2
+
+
+def _end(stage: int) -> int:
+    return UNIT * (2 ** (stage + 1) - 1)
