@@ -16,6 +16,7 @@ from edgespec.control import priors
 from edgespec.control.arms import Arm
 from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
+from edgespec.control.lengths import Lengths
 from edgespec.device.cores import machine
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.compatibility import check_vocabularies
@@ -67,7 +68,8 @@ def controlled(
         model = DraftModel(draft.backend, lookup, draft)
         drafters.insert(0, model)
         arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve, looked_up)
-    controller = Controller(_curve(target, target_file, settings), arms, priors.recall_ledger(kept))
+    curve, lengths = _curve(target, target_file, settings), Lengths(kept.get("lengths"))
+    controller = Controller(curve, arms, priors.recall_ledger(kept), lengths)
 
     def save() -> None:
         state.write(KEPT, state.read(KEPT) | {key: priors.keep(controller)})

@@ -59,7 +59,8 @@ TARGET, DRAFT = Model(986e6, 2 * 1.54e9), Model(392e6, 2 * 0.49e9)
 
 @dataclass(frozen=True)
 class Simulated:
-    """Tokens per second over all traces, one behind the other, and what the controller chose."""
+    """Tokens per second over all traces, one behind the other, the draft model's reading of the prompts
+    included, and what the controller chose."""
 
     device: Device
     plain: float
@@ -72,7 +73,8 @@ class Simulated:
 
 def simulate(device: Device, traces: Sequence[Trace]) -> Simulated:
     """The coder pair on a device."""
-    costs = Costs(TARGET.points(device), DRAFT.points(device))
+    per_token = [model.operations / (REACHED * device.peak) for model in (TARGET, DRAFT)]
+    costs = Costs(TARGET.points(device), DRAFT.points(device), *per_token)
     controller = ours(costs)
     played = [play(trace, controller, costs, keep=True) for trace in traces]
     depths = [len(done.drafted) for each in played for done in each.rounds]
@@ -80,7 +82,8 @@ def simulate(device: Device, traces: Sequence[Trace]) -> Simulated:
     return Simulated(
         device,
         plain=1.0 / costs.target(1),
-        speculative=sum(each.tokens for each in played) / sum(each.seconds for each in played),
+        speculative=sum(each.tokens for each in played)
+        / sum(each.seconds + each.reading_seconds for each in played),
         depth=sum(drafting) / max(1, len(drafting)),
         drafted=len(drafting) / len(depths),
     )

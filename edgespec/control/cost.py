@@ -70,9 +70,9 @@ class CostCurve:
         if n < 1 or seconds <= 0.0:
             return
         if n > LONGEST:
-            found = seconds / n / (self.scale * (1.0 + self._per_context * length))
-            known = found if self.per_token is None else self.per_token
-            self.per_token = known * (found / known) ** (1.0 / BULK_MEMORY)
+            each = seconds / n / (self.scale * (1.0 + self._per_context * length))
+            before = each if self.per_token is None else self.per_token
+            self.per_token = before * (each / before) ** (1.0 / BULK_MEMORY)
             return
         deviation = math.log(seconds / self._at_scale_one(n, length))
         self._recent.append(deviation)

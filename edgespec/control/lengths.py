@@ -1,19 +1,19 @@
 """How long answers get, learned from those that ended: whether what is paid once is earned back.
 
-That an answer of t tokens gets another r is S(t + r) / S(t). S falls by a factor of its own in every stage, and
-a stage ends at twice the length of the one before it (8, 24, 56, 120, … tokens): the longer an answer has
-lasted, the longer it will, as far as is known. Where nothing is, a quarter of the answers outlasts a
-stage: then just as many tokens are expected as there are, and to pay once as many are made as it takes to earn it
-back is what ski rental does without knowing the season (Karlin et al. 1988). It loses at most half to foresight.
+That an answer of t tokens gets another r has probability S(t + r) / S(t). S falls by a factor of its own in
+every stage, each about twice as long as the one before it (they end at 8, 24, 56, 120, … tokens): the longer
+an answer has lasted, the longer it will, as far as is known. Where nothing is, a quarter of the answers
+outlasts a stage: then as many tokens are expected as there are, and to pay when as many were made as earn
+it back is the rule for ski rental of an unknown season, never dearer than twice what foresight would pay
+(Karlin, Manasse, Rudolph & Sleator 1988).
 
 Who pays and then sees the answer end early is slower than plain decoding; who waits is only slower than
-could be. The promise is about the first, so a lost token counts as CAUTION gained ones.
+could be. The promise is about the first, so a lost token weighs as much as CAUTION gained ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 UNIT = 8
@@ -37,18 +37,17 @@ class Lengths:
     def __init__(self, known: Any = None) -> None:
         """known: what `as_dict` gave in another run."""
         self._stages: dict[int, list[list[float]]] = {}
-        if isinstance(known, Mapping):
-            for size, stages in known.items():
-                try:
-                    found = [[float(outlasted), float(reached)] for outlasted, reached in stages]
-                    valid = len(found) == STAGES and all(0.0 <= a <= b < math.inf for a, b in found)
-                    if valid:
-                        self._stages[int(size)] = found
-                except (TypeError, ValueError):
-                    continue
+        """by size of prompt: for each stage, how many answers outlasted it, of how many that reached it"""
+        try:
+            for size, stages in dict(known or {}).items():
+                found = [[float(outlasted), float(reached)] for outlasted, reached in stages]
+                if len(found) == STAGES and all(0.0 <= a <= b < math.inf for a, b in found):
+                    self._stages[int(size)] = found
+        except (TypeError, ValueError):
+            self._stages = {}
 
     def add(self, prompt: int, tokens: int, ended: bool) -> None:
-        """An answer behind a prompt of so many tokens; if it was cut off, what it would have become is not known."""
+        """An answer behind a prompt of so many tokens; one that was cut off would have gone on."""
         stages = self._stages.setdefault(_size(prompt), [[0.0, 0.0] for _ in range(STAGES)])
         kept = 1.0 - 1.0 / MEMORY
         for i, stage in enumerate(stages):
@@ -88,9 +87,9 @@ class Lengths:
 
 
 def _size(prompt: int) -> int:
-    """Prompts of up to four times the length are alike."""
-    return prompt.bit_length() // 2
+    """One for prompts up to eight times as long."""
+    return prompt.bit_length() // 3
 
 
 def _end(stage: int) -> int:
-    return UNIT * (2 ** (stage + 1) - 1)
+    return UNIT * ((2 << stage) - 1)

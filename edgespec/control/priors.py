@@ -33,5 +33,6 @@ def keep(controller: Controller) -> dict[str, Any]:
     """For the next run, as JSON takes it."""
     return {
         "acceptance": {name: arm.acceptance.as_dict() for name, arm in controller.arms.items()},
+        "lengths": controller.lengths.as_dict(),
         "ledger": [controller.ledger.seconds, controller.ledger.lost],
     }

@@ -1,10 +1,10 @@
-"""The purse: what drafting may still lose in a generation, so that it is never much slower than plain decoding."""
+"""The purse: what drafting may still lose in a generation, so that it is never slower than plain decoding."""
 
 from __future__ import annotations
 
-RISK = 0.015
+RISK = 0.0125
 """of plain decoding's time may be lost in a generation, at worst"""
-ADVANCE = 64
+ADVANCE = 56
 """tokens on which RISK may be taken before they are made"""
 PAPER = 0.25
 """what a token is worth that a drafter would have got right, had it been let, where it lost all before"""
