@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -114,27 +115,48 @@ def test_it_takes_drafting_up_again_when_acceptance_comes_back(telling: float) -
     assert first_round(rounds, 1000, off=False) <= 150
 
 
-def slow_target(at: float, factor: float) -> Callable[[float], Costs]:
-    """Everything the target does takes `factor` longer from second `at` on."""
-    slowed = Costs({n: s * factor for n, s in STEEP.verify.items()}, STEEP.draft)
-    return lambda now: STEEP if now < at else slowed
+CHEAP = Costs({1: 0.020, 2: 0.022, 5: 0.030, 9: 0.045}, {1: 0.016})
+"""a draft of 16 ms does not pay for steps of 20 ms at an acceptance of 0.8, and does for 40 ms"""
 
 
-def test_a_target_that_slows_down_by_half_makes_drafting_pay_within_ten_rounds() -> None:
-    """A draft of 16 ms does not pay for steps of 27 ms at this acceptance, and does for 2.5 times that."""
-    cheap = Costs({1: 0.020, 2: 0.022, 5: 0.030, 9: 0.045}, {1: 0.016})
-    slow = Costs({n: 3 * s for n, s in cheap.verify.items()}, cheap.draft)
-    text = trace(2000, lambda t: 0.8)
-    rounds = depths(ours(cheap), text, lambda now: cheap if now < 12.0 else slow)
-    changed = next(i for i, (place, _) in enumerate(rounds) if place > 500)
-    early = [depth for _, depth in rounds[:changed]]
-    late = [depth for _, depth in rounds[-100:]]
-    assert sum(early) / len(early) < sum(late) / len(late)
+def dearer(costs: Costs, target: float = 1.0, draft: float = 1.0) -> Costs:
+    """The same with passes that take so much longer."""
+    return Costs(
+        {n: target * s for n, s in costs.verify.items()}, {n: draft * s for n, s in costs.draft.items()}
+    )
+
+
+def changing(before: Costs, after: Costs, at: float) -> tuple[list[tuple[int, int]], int]:
+    """Rounds of a text whose costs change at second `at`, and the place where that was."""
+    played = play(
+        trace(2000, lambda t: 0.8), ours(before), lambda now: before if now < at else after, keep=True
+    )
+    now = accumulate(r.seconds for r in played.rounds)
+    place = next(r.place for r, ended in zip(played.rounds, now, strict=True) if ended > at)
+    return [(r.place, len(r.drafted)) for r in played.rounds], place
+
+
+def test_a_target_that_slows_down_to_half_makes_drafting_pay_within_five_rounds() -> None:
+    rounds, place = changing(CHEAP, dearer(CHEAP, target=2.0), 12.0)
+    assert first_round(rounds, place - 100, off=True) == 0
+    assert first_round(rounds, place, off=False) <= 5
+
+
+def test_a_target_that_recovers_makes_drafting_stop_within_five_rounds() -> None:
+    rounds, place = changing(dearer(CHEAP, target=2.0), CHEAP, 12.0)
+    assert first_round(rounds, place - 100, off=False) == 0
+    assert first_round(rounds, place, off=True) <= 5
+
+
+def test_a_draft_that_slows_down_stops_within_five_rounds() -> None:
+    rounds, place = changing(FLAT, dearer(FLAT, draft=5.0), 6.0)
+    assert first_round(rounds, place - 100, off=False) == 0
+    assert first_round(rounds, place, off=True) <= 5
 
 
 def test_throttling_of_everything_changes_nothing_but_the_clock() -> None:
     text = trace(1000, lambda t: 0.85)
-    twice = Costs({n: 2 * s for n, s in FLAT.verify.items()}, {n: 2 * s for n, s in FLAT.draft.items()})
+    twice = dearer(FLAT, 2.0, 2.0)
     steady = depths(ours(FLAT), text, FLAT)
     throttled = depths(ours(FLAT), text, lambda now: FLAT if now < 4.0 else twice)
     drafted = [sum(depth for _, depth in rounds) / len(rounds) for rounds in (steady, throttled)]
