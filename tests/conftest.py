@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,29 @@ from pair import DRAFT, HOPELESS, KEPT, TARGET, VOCABULARY, load
 from real_models import need_module
 
 from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.hub import store
+from edgespec.hub.catalog import load_catalog
 
-settings.register_profile("edgespec", deadline=None)  # how long an example takes is no test
+# How long an example takes is no test. In CI the examples are the same every time, so that a change is not
+# refused for what it has not touched.
+settings.register_profile("edgespec", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("edgespec")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests measure, learn and convert is seen by no others, nor left on the machine. The catalog's
+    models that are on it are links here."""
+    files = [store.path_of(file) for file in load_catalog().files.values()]
+    folder, models = tmp_path_factory.mktemp("home"), store.home()
+    for file in (path for model in files for path in (model, store.record_path(model)) if path.is_file()):
+        link = folder / "models" / file.relative_to(models)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(folder))
+        yield
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
@@ -33,17 +54,18 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def converted(model_files: Path) -> Path:
-    """`model_files`, with target, draft and hopeless as ONNX models beside the GGUF files."""
+def converted(model_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `model_files`, with target, draft and hopeless as ONNX models beside the GGUF files."""
     need_module("onnxruntime")
     need_module("onnx")
     from edgespec.convert.convert import convert
 
+    folder = shutil.copytree(model_files, tmp_path_factory.mktemp("converted") / "models")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGESPEC_HOME", str(model_files / "home"))
+        patch.setenv("EDGESPEC_HOME", str(folder / "home"))
         for name in ("target", "draft", "hopeless"):
-            convert(model_files / f"{name}.gguf")
-    return model_files
+            convert(folder / f"{name}.gguf")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from real_models import need
+from waiting import PATIENCE
 
 import edgespec
 
@@ -65,6 +66,6 @@ def test_the_package_names_the_plugin() -> None:
 
 def test_without_llm_it_says_what_to_install() -> None:
     code = "import sys; sys.modules['llm'] = None; import edgespec.llm_plugin"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode != 0
     assert "needs the package llm, 0.32 or newer: pip install -U llm" in done.stderr

@@ -16,6 +16,7 @@ from page.browser import ChatPage
 from page.conftest import chrome
 from selenium.webdriver import Chrome
 from server.conftest import Server, tiny
+from waiting import PATIENCE
 
 __all__ = ["chrome", "tiny"]
 
@@ -42,7 +43,7 @@ def apk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, env=os.environ | variables, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_it_is_signed_for_all_phones_that_it_is_for(apk: Path) -> None:

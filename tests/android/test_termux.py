@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TERMUX = ROOT / "android_demo/termux"
@@ -40,7 +41,7 @@ def on_android(code: str, library: Path | None) -> Run:
     path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{TERMUX}"}
     given = {"LLAMA_CPP_LIB_PATH": str(library)} if library else {}
     words = [sys.executable, "-c", f"import sys; sys.platform = 'android'; {code}"]
-    return subprocess.run(words, env=kept | path | given, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, env=kept | path | given, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -150,7 +151,7 @@ esac""",
             env=kept | given | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     return run

@@ -16,6 +16,7 @@ import pytest
 from closed_form import CHAT_TEMPLATE, NGram, write_gguf
 from closed_form.ngram import NEVER
 from real_models import need_module
+from waiting import PATIENCE
 
 COMMAND = [sys.executable, "-m", "edgespec"]
 MEASURING = re.compile("^edgespec: measuring what passes of .* cost here, once\n", re.MULTILINE)
@@ -64,7 +65,7 @@ def edgespec(environment: dict[str, str]) -> Edgespec:
             input=stdin.encode() if isinstance(stdin, str) else stdin,
             capture_output=True,
             env=environment | variables,
-            timeout=60,
+            timeout=PATIENCE,
         )
         return Ended(ended.returncode, ended.stdout.decode(), MEASURING.sub("", ended.stderr.decode()))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pexpect
 import pytest
+from waiting import PATIENCE
 
 from edgespec import load
 from edgespec.runtime import GenerateOptions
@@ -181,7 +182,7 @@ def terminal(endless: Path, environment: dict[str, str]) -> Iterator[Any]:
         encoding="utf-8",
         codec_errors="replace",
         dimensions=(40, 200),
-        timeout=20,
+        timeout=PATIENCE,
     )
     child.expect("/help says what you can do")
     ready(child)
@@ -248,7 +249,7 @@ def test_a_history_that_cannot_be_kept_is_said(endless: Path, environment: dict[
         env=environment | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},  # type: ignore[arg-type]
         encoding="utf-8",
         dimensions=(40, 200),
-        timeout=20,
+        timeout=PATIENCE,
     )
     child.expect("what you type is not remembered")
     ready(child)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from edgespec.backends.llama_cpp import KV_TYPES
 from edgespec.cli.commands import main
@@ -228,7 +229,9 @@ def test_closed_streams_are_no_bug(
     line = f"{shlex.join(COMMAND)} {words.replace('MODEL', shlex.quote(str(endless)))}"
     if words.startswith(("run", "chat")):
         line += " --threads 1 --draft none"
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=environment, timeout=PATIENCE
+    )
     assert (done.returncode, "a bug" in done.stderr) == (code, False), done.stderr
     assert done.stderr.endswith(said) or said in done.stderr
     assert done.stderr.count("\n") <= 1
@@ -246,7 +249,9 @@ def test_an_interrupt_during_imports_is_quiet(environment: dict[str, str]) -> No
         "from edgespec.cli import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, env=environment, timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 

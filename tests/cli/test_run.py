@@ -4,11 +4,11 @@ import io
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pexpect
 import pytest
+from waiting import PATIENCE
 
 from edgespec.hub import store
 from edgespec.hub.catalog import load_catalog
@@ -211,21 +211,19 @@ def test_a_stop_text_ends_the_output_before_it(edgespec: Edgespec, endless: Path
 def test_ctrl_c_ends_it_with_what_there_is(endless: Path, environment: dict[str, str], as_json: bool) -> None:
     words = ["run", str(endless), "stay", "--draft", "none", "--ctx", "60000", "--threads", "1", "--report"]
     with subprocess.Popen(
-        [*COMMAND, "--debug", *words, *(["--json"] if as_json else [])],
+        [*COMMAND, "--debug", *words, *(["--json", "--explain-policy"] if as_json else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
     ) as process:
         assert process.stdout and process.stderr
-        if as_json:  # nothing is printed before the end: wait until the model is loaded
-            while b"sched_reserve: reserve took" not in process.stderr.readline():
-                pass
-            time.sleep(2)
-            start = b""
+        start = b""
+        if as_json:  # nothing is printed before the end but what is said of every round
+            next(line for line in process.stderr if b"no draft" in line)
         else:
             start = process.stdout.read(100)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert b"tok/s" in err
@@ -243,7 +241,7 @@ def test_a_closed_pipe_ends_it_quietly(endless: Path, environment: dict[str, str
         assert process.stdout and process.stderr
         process.stdout.read(10)
         process.stdout.close()
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=PATIENCE) == 1
         assert process.stderr.read() == b""
 
 
@@ -255,7 +253,7 @@ def test_reading_a_long_prompt_is_shown_on_a_terminal(endless: Path, environment
         env=environment,  # type: ignore[arg-type]
         encoding="utf-8",
         codec_errors="replace",
-        timeout=20,
+        timeout=PATIENCE,
     )
     child.expect(r"\r\x1b\[K.*reading the prompt: 512 of 1218 tokens")
     child.expect_exact("\r\x1b[K")  # cleared before the answer

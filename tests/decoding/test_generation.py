@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pair import load
+from waiting import PATIENCE, called
 
 import edgespec
 from edgespec.backends.llama_cpp import LlamaCpp
@@ -37,13 +38,13 @@ class Paused:
         request = Request(NO_END, max_tokens=200, on_round=self._on_round, **options)
         self.thread = Thread(target=self._run, args=(engine, request))
         self.thread.start()
-        assert self.standing.wait(20)
+        assert self.standing.wait(PATIENCE)
 
     def _on_round(self, finished: Round) -> None:
         self.rounds += 1
         if self.rounds == 2:
             self.standing.set()
-            assert self.released.wait(20)
+            assert self.released.wait(PATIENCE)
 
     def _run(self, engine: Engine, request: Request) -> None:
         try:
@@ -54,7 +55,7 @@ class Paused:
 
     def finish(self) -> None:
         self.released.set()
-        self.thread.join(20)
+        self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
 
 
@@ -138,7 +139,7 @@ def test_threads_that_start_at_the_same_time_never_share_the_cache(
             right.append(answer.tokens == expected[thread])
 
     def use(thread: int) -> None:
-        start.wait(20)
+        start.wait(PATIENCE)
         for _ in range(25):
             attempt(thread)
 
@@ -147,7 +148,7 @@ def test_threads_that_start_at_the_same_time_never_share_the_cache(
         thread.start()
     start.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert len(right) + len(refused) == 100
     assert right
     assert all(right)
@@ -170,7 +171,7 @@ def test_another_threads_cancelled_generation_that_nobody_reads_on_does_not_bloc
     for cancel in (False, True):
         thread = Thread(target=use, args=(cancel,))
         thread.start()
-        thread.join(20)
+        thread.join(PATIENCE)
     assert "cancel it" in str(result[0])
     assert result[1] == "length"
     assert generation.finish_reason == "cancelled"
@@ -188,16 +189,16 @@ def test_another_threads_failed_generation_does_not_block(build: Build) -> None:
         with pytest.raises(RuntimeError, match="own mistake"):
             engine.generate(PROMPT, Request(NO_END, on_round=on_round)).run()
         failed.set()
-        over.wait(20)
+        over.wait(PATIENCE)
 
     thread = Thread(target=fail)
     thread.start()
-    assert failed.wait(20)
+    assert failed.wait(PATIENCE)
     try:
         answer = engine.generate(PROMPT, Request(NO_END, max_tokens=9)).run()
     finally:
         over.set()
-        thread.join(20)
+        thread.join(PATIENCE)
     assert answer.tokens == plain(build, Request(NO_END, max_tokens=9)).tokens
 
 
@@ -255,17 +256,19 @@ def test_a_callback_may_not_use_the_runtime_it_is_called_from(build: Build) -> N
 
 
 def test_closing_in_another_thread_ends_the_generation_and_then_refuses(
-    model_files: Path, draft_model: DraftModel
+    model_files: Path, draft_model: DraftModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told = called(monkeypatch, edgespec.Generation, "cancel")
     target = load(model_files / "target.gguf")
     engine = Engine(target, [draft_model], FixedDepth(4))
     paused = Paused(engine)
     closer = Thread(target=engine.close)
     closer.start()
-    closer.join(0.2)
+    assert told.wait(PATIENCE)
+    closer.join(0.1)
     assert closer.is_alive(), "closing waits until the models are at rest"
     paused.finish()
-    closer.join(20)
+    closer.join(PATIENCE)
     target.close()  # what a runtime does next
     assert paused.error is None
     assert paused.generation.finish_reason == "cancelled"

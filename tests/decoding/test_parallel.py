@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 import pytest
 from pair import VOCABULARY, load
+from waiting import PATIENCE
 
 from edgespec.backends.caches import Caches
 from edgespec.backends.llama_cpp import LlamaCpp
@@ -60,19 +61,19 @@ def test_one_more_is_refused_while_all_are_other_threads_and_closing_ends_those(
         answer = engine.generate([PROMPT, OTHER][i], Request(NO_END))
         next(answer)
         begun[i].set()
-        assert closed.wait(20)
+        assert closed.wait(PATIENCE)
         list(answer)
         ends.append(answer.finish_reason)
 
     threads = [Thread(target=read, args=(i,)) for i in range(2)]
     for thread in threads:
         thread.start()
-    assert all(event.wait(20) for event in begun)
+    assert all(event.wait(PATIENCE) for event in begun)
     with pytest.raises(UsageError, match="2 generations are under way"):
         engine.generate(PROMPT, Request())
     engine.close()
     closed.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert ends == ["cancelled", "cancelled"]
     assert engine.caches.sequences == []

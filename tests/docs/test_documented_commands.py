@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from real_models import need
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,7 +95,7 @@ def serving(command: str | None) -> Iterator[str]:
             assert said, "it ended instead of serving"
             yield port
             server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 130
+            assert server.wait(PATIENCE) == 130
         finally:
             server.kill()
 

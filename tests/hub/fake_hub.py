@@ -8,6 +8,8 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from waiting import PATIENCE
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -139,7 +141,7 @@ class FakeHub:
                 handler.wfile.write(content[at : self.stall_after])
                 handler.wfile.flush()
                 at = self.stall_after
-                self.go.wait(30)
+                self.go.wait(2 * PATIENCE)  # longer than whoever looks at it meanwhile
             handler.wfile.write(content[at:])
         except OSError:
             handler.close_connection = True

@@ -162,10 +162,10 @@ def test_an_absurd_count_neither_hangs_nor_fills_memory(tmp_path: Path, head: by
     path.write_bytes(head)
     with path.open("r+b") as file:
         file.truncate(1 << 28)  # sparse zeros: room for a long walk
-    started = time.monotonic()
+    started = time.thread_time()  # of this thread alone, however busy the machine
     with pytest.raises(ModelError):
         read_info(path)
-    assert time.monotonic() - started < 3
+    assert time.thread_time() - started < 3
 
 
 @pytest.fixture(scope="module")

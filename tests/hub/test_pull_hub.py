@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import time
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_hub import COMMIT, FakeHub
 from recorder import Recorder
+from waiting import PATIENCE, until
 
 from edgespec.errors import HubError, OfflineError, UsageError
 from edgespec.hub import store
@@ -45,13 +45,6 @@ tested = true
 
 def catalog_text(content: bytes) -> str:
     return CATALOG.format(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def part_size(root: Path) -> int:
@@ -103,7 +96,7 @@ def test_a_killed_pull_goes_on_where_it_stopped(
     hub.add(KEY, CONTENT)
     hub.stall_after = 4 << 20
     process = start_cli(NAME)
-    wait_until(lambda: part_size(store_root) >= 3 << 20)
+    until(lambda: part_size(store_root) >= 3 << 20)
     process.kill()
     process.wait()
     assert not (store_root / KEY).exists()
@@ -120,12 +113,12 @@ def test_two_processes_pull_once(hub: FakeHub, start_cli: Callable[..., subproce
     hub.add(KEY, CONTENT)
     hub.stall_after = 1 << 20
     first = start_cli(NAME)
-    wait_until(lambda: len(hub.downloads()) == 1)
+    until(lambda: len(hub.downloads()) == 1)
     second = start_cli(NAME)
     assert second.stderr is not None
     assert "Another process is pulling tiny" in second.stderr.readline()
     hub.go.set()
-    outputs = [process.communicate(timeout=30) for process in (first, second)]
+    outputs = [process.communicate(timeout=PATIENCE) for process in (first, second)]
     assert [process.returncode for process in (first, second)] == [0, 0], outputs
     assert outputs[0][0] == outputs[1][0]
     assert len(hub.downloads()) == 1

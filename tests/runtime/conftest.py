@@ -9,11 +9,9 @@ from threading import Event
 import pytest
 from closed_form import CHAT_TEMPLATE, NGram, write_gguf
 from closed_form.ngram import NEVER
+from waiting import PATIENCE
 
 import edgespec
-
-PATIENCE = 20.0
-"""seconds; nothing here takes as long, but where it hangs"""
 
 
 class Gate:

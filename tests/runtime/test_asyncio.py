@@ -9,10 +9,11 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, called
 
 import edgespec
 
-from .conftest import PATIENCE, Gate
+from .conftest import Gate
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 30}
 PROMPTS = ["stay", "my user", "yes", "sister"]
@@ -185,14 +186,7 @@ def test_what_generate_refuses_is_refused_when_it_is_read(endless: edgespec.Runt
 def test_closing_ends_what_runs_and_refuses_what_waits(
     endless_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Event()
-    cancel = edgespec.Generation.cancel
-
-    def tell(generation: edgespec.Generation) -> None:
-        cancel(generation)
-        told.set()
-
-    monkeypatch.setattr(edgespec.Generation, "cancel", tell)
+    told = called(monkeypatch, edgespec.Generation, "cancel")
 
     async def close() -> None:
         gate = Gate()

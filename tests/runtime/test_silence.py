@@ -43,7 +43,7 @@ def assert_silent(model: str | Path, options: dict[str, object], home: Path | No
         [sys.executable, "-c", RUN, str(model), repr(options)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=environment,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

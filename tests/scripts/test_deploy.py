@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts/deploy"
@@ -33,7 +34,7 @@ def environment(folder: Path, stub: Stub) -> dict[str, str]:
 def run(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [DEPLOY / words[0], *words[1:]]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
     return run
 
@@ -49,7 +50,7 @@ def sourced(environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
             env=environment,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
         )
 
     return run

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from closed_form import CHAT_TEMPLATE, NGram, write_gguf
 from closed_form.ngram import NEVER
 from real_models import need_module
+from waiting import PATIENCE, until
 
 import edgespec
 from edgespec.decoding.rounds import Round
@@ -25,12 +27,12 @@ from edgespec.server.app import Limits, application  # noqa: E402
 from edgespec.server.metrics import Metrics  # noqa: E402
 from edgespec.server.turns import Turns  # noqa: E402
 
-PATIENCE = 60.0
-"""seconds; nothing here takes as long, but where it hangs"""
-
 
 class Gate(Metrics):
     """Metrics that can hold the models' thread between two rounds, for as long as a test likes."""
+
+    pause = 0.0
+    """seconds between any two rounds, for those who look at an answer while it comes"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +44,7 @@ class Gate(Metrics):
         super().round(finished)
         self.reached.set()
         assert self.open.wait(PATIENCE)
+        sleep(self.pause)
 
 
 @dataclass
@@ -105,16 +108,6 @@ def served(
         thread.join(PATIENCE)
         assert not thread.is_alive()
         assert not waiting.loaded
-
-
-def until(true: Callable[[], object]) -> None:
-    """Wait for something another thread does."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE / 0.01)):
-        if true():
-            return
-        pause.wait(0.01)
-    pytest.fail("it did not happen")
 
 
 @pytest.fixture(scope="session")

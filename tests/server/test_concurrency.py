@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import PATIENCE, until
 
-from .conftest import PATIENCE, Server, loader, served, until
+from .conftest import Server, loader, served
 
 TEXT = "/v1/completions"
 GREEDY = {"temperature": 0}

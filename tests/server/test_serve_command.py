@@ -14,11 +14,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from waiting import PATIENCE
 
 import edgespec
 from edgespec.terminal.serve import serve
-
-from .conftest import PATIENCE
 
 COMMAND = [sys.executable, "-m", "edgespec", "serve"]
 READY = re.compile(r"serving .* at (http://\S+)/v1")

@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import PATIENCE, until
 
 import edgespec
 from edgespec.server import exchange
 
-from .conftest import PATIENCE, Server, loader, served, turns, until
+from .conftest import Server, loader, served, turns
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ENDLESS = {"prompt": "stay", "temperature": 0}
@@ -157,12 +158,12 @@ def test_a_request_for_many_answers_lets_others_in_between(endless: Server) -> N
 
     def ask(name: str, n: int) -> None:
         endless.complete("stay", n=n, max_tokens=3)
-        ended.append(name)
+        ended.append(name)  # by a thread that may have to wait for its turn: many answers take longer
 
     gate = endless.gate
     gate.open.clear()
     with ThreadPoolExecutor(2) as pool:
-        many: Future[None] = pool.submit(ask, "many", 5)
+        many: Future[None] = pool.submit(ask, "many", 50)
         assert gate.reached.wait(PATIENCE)
         one: Future[None] = pool.submit(ask, "one", 1)
         until(lambda: endless.turns.waiting == 1)
