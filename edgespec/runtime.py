@@ -29,6 +29,7 @@ from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding.asynchronous import AsyncGeneration
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine, Generation
+from edgespec.decoding.joint import Outcome
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.decoding.stopping import Token
@@ -128,8 +129,9 @@ def load(
     memory_check: refuse what cannot stay in memory, before anything is allocated (see docs/devices.md).
     power: "performance" takes a thread per big core, "balanced" half of them; "saver" takes one thread, and
         looks up where the pair would draft with a model.
-    parallel: generations that may be under way at once, each in a thread of its own or in turns; they share
-        the models, round by round, and each has a KV cache of n_ctx tokens.
+    parallel: generations that may be under way at once, each in a thread of its own, taking turns on the
+        models round by round, or all in one thread, sharing passes (`Runtime.step`); each has a KV cache of
+        n_ctx tokens.
     cache_memory: bytes for the KV caches of conversations besides the last `parallel` ones.
 
     Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
@@ -308,6 +310,11 @@ class Runtime:
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Start an answer; iterate over it for its tokens. Options as of `generate`."""
         return self._engine.generate(*self._asked(prompt, options))
+
+    def step(self, answers: Sequence[Generation]) -> list[Outcome]:
+        """A turn of each of this runtime's unfinished answers, in passes of the target that they share where
+        it can; what came of each. Instead of iterating over them. See `Engine.step`."""
+        return self._engine.step(answers)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Answer `prompt` to the end; `text`, `tokens`, `finish_reason` and `stats` hold the result.

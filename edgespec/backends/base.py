@@ -60,9 +60,9 @@ class Step:
     """One measured forward pass: a point T(n, L) of the cost curve."""
 
     n: int
-    """tokens fed"""
+    """tokens fed, of all segments"""
     length: int
-    """tokens already in the cache, L"""
+    """tokens already in their caches, L"""
     seconds: float
 
 

@@ -161,7 +161,8 @@ class LlamaCpp:
             type_k=kv_type,
             type_v=kv_type,
             swa_full=True,  # sliding-window layers keep what a rollback may need again
-            kv_unified=False,
+            # A cache for each sequence would take a pass for each length of segment.
+            kv_unified=options.sequences > 1,
             no_perf=True,
         )
         forget_messages()
@@ -245,7 +246,7 @@ class LlamaCpp:
         n, rows = self._fill_batch(segments)
         self._batch.n_tokens = n
         try:
-            pointer = self._decode(n, rows, len(segments[0].sequence))
+            pointer = self._decode(n, rows, sum(len(s.sequence) for s in segments))
             for segment in segments:
                 self._fed[segment.sequence.id] = len(segment.tokens)
                 segment.sequence.tokens += segment.tokens

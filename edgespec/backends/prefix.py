@@ -39,15 +39,12 @@ def rewind(backend: Backend, sequence: Sequence, context: SequenceOf[int]) -> in
     return reused
 
 
-def feed(
-    backend: Backend, sequence: Sequence, context: SequenceOf[int], leave: int, chunk: int
-) -> Iterator[int]:
-    """Process what a cache lacks of `context` but for the last tokens, at most `leave` and at least one,
-    `chunk` at a time, without asking for logits. Yields how far it is before each pass."""
+def pieces(sequence: Sequence, context: SequenceOf[int], leave: int, size: int) -> Iterator[Segment]:
+    """What a cache lacks of `context` but for the last tokens, at most `leave` and at least one: up to `size`
+    tokens at a time, without logits. Each is to be fed before the next is asked for."""
     while (missing := len(context) - len(sequence)) > leave:
         start = len(sequence)
-        yield start
-        backend.forward([Segment(sequence, context[start : start + min(chunk, missing - 1)], rows=0)])
+        yield Segment(sequence, context[start : start + min(size, missing - 1)], rows=0)
 
 
 def align(
@@ -57,11 +54,13 @@ def align(
     leave: int,
     checkpoint: Callable[[int, int], None],
 ) -> int:
-    """`rewind` and `feed`, in the largest passes. `checkpoint(done, total)` is called before each; it may
-    raise to cancel, which leaves a shorter but correct cache. Returns how many tokens were reused."""
+    """`rewind`, and feed the `pieces`, in the largest passes. `checkpoint(done, total)` is called before each
+    one; it may raise to cancel, which leaves a shorter but correct cache. Returns how many tokens were
+    reused."""
     reused = rewind(backend, sequence, context)
-    for done in feed(backend, sequence, context, leave, backend.max_batch):
-        checkpoint(done, len(context))
+    for piece in pieces(sequence, context, leave, backend.max_batch):
+        checkpoint(len(sequence), len(context))
+        backend.forward([piece])
     return reused
 
 

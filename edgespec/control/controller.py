@@ -175,7 +175,7 @@ class Controller:
         read anyway: what is compared here comes on top of its cost, and T(1) is this answer's share."""
         anyway = min(forced + others, LONGEST - room - 1)
         table = self.target.table(anyway + room + 1, length)
-        share = self.target.seconds(others + 1, length) / (others + 1)
+        share = self._share(others, length)
         return [seconds - table[anyway + 1] + share for seconds in table[anyway:]]
 
     def _plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
@@ -198,7 +198,7 @@ class Controller:
         against drafting."""
         why = "off: nothing to draft from"
         ranked = sorted(plans, key=lambda plan: -plan.speed)
-        for plan, next_best in zip(ranked, [*ranked[1:], None], strict=True):
+        for plan, next_best in zip(ranked, [*ranked[1:], None], strict=False):
             if plan.speed <= plain:
                 why = (
                     f"off: {plan.drafter} promises {plan.speed:.1f} tok/s "
@@ -260,12 +260,12 @@ class Controller:
         self._prompt = self._prompt or finished.place
         self._purse.made += emitted
         if finished.drafter is not None:
-            forced = min(finished.forced, emitted - 1)
-            plain = (emitted - forced - 1) * self.target.seconds(1, length)
-            plain += self.target.seconds(forced + 1, length)
+            forced, others = min(finished.forced, emitted - 1), finished.others
+            plain = (emitted - forced - 1) * self._share(others, length)
+            plain += self.target.seconds(others + forced + 1, length)
             self._purse.gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
-        lost = finished.seconds - emitted / self._rate if self._probing else 0.0
-        self.ledger.add(finished.seconds, lost)
+        own = finished.seconds - finished.others * self._share(finished.others, length)
+        self.ledger.add(own, own - emitted / self._rate if self._probing else 0.0)
         self._probing = False
         self._observe_costs(finished)
         idle = self._evidence.idle(finished)
@@ -290,7 +290,8 @@ class Controller:
 
     def _observe_costs(self, finished: Round) -> None:
         step = finished.verify
-        self.target.observe(step.n, step.length, finished.seconds - finished.draft_seconds)
+        if finished.first:
+            self.target.observe(step.n, step.length, finished.seconds - finished.draft_seconds)
         arm = self.arms.get(finished.drafter or "")
         if arm is not None and arm.cost is not None:
             for step in finished.draft_steps:
@@ -306,9 +307,13 @@ class Controller:
 
     # --- what people are told ---
 
-    def plain_seconds(self, length: int) -> float | None:
+    def _share(self, others: int, length: int) -> float:
+        """A token's share of a pass with so many of others."""
+        return self.target.seconds(others + 1, length) / (others + 1)
+
+    def plain_seconds(self, length: int, others: int = 0) -> float | None:
         """What a token costs plainly behind `length`, as estimated."""
-        return self.target.seconds(1, length)
+        return self.target.seconds(others + 1, length)
 
     @property
     def verdict(self) -> str | None:

@@ -64,8 +64,9 @@ class Policy(Protocol):
         """The generation is over; ended: by itself, and not cut off."""
         ...
 
-    def plain_seconds(self, length: int) -> float | None:
-        """What a token would cost without drafting, behind `length` tokens; None if it does not know."""
+    def plain_seconds(self, length: int, others: int = 0) -> float | None:
+        """What a token would cost without drafting, behind `length` tokens and in a pass with so many of
+        others; None if it does not know."""
         ...
 
     @property
@@ -112,7 +113,7 @@ class FixedDepth:
     def finish(self, ended: bool) -> None:
         pass
 
-    def plain_seconds(self, length: int) -> float | None:
+    def plain_seconds(self, length: int, others: int = 0) -> float | None:
         return None
 
     @property

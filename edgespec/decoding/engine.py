@@ -11,7 +11,7 @@ Knows models only through `Backend`, proposals only through `Drafter`, depth onl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Segment
 from edgespec.backends.base import Sequence as Cache
 from edgespec.backends.caches import Caches
-from edgespec.backends.prefix import feed, rewind
+from edgespec.backends.prefix import pieces, rewind
 from edgespec.control.policy import NOBODY, Choice, Policy, propose
+from edgespec.decoding.joint import Cancelled, Steps
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.sampling import (
     Distribution,
@@ -77,10 +78,6 @@ class Request:
             raise UsageError(f"logprobs is {self.logprobs}; it must be between 0 and 100")
 
 
-class _Cancelled(Exception):
-    """Unwinds from a checkpoint."""
-
-
 class Decoding:
     """One output behind one prompt: the loop over rounds, and the round. `Generation` is its handle."""
 
@@ -109,6 +106,8 @@ class Decoding:
         """every token so far; all but the newest are in the target's cache"""
         self._introduced: set[int] = set()
         self._cancel = Event()
+        self.others = 0
+        """tokens that others are expected to have in the pass of the next round"""
         self._output = Output(target.tokenizer, request.stop, request.max_tokens)
         self._sampler = Sampler(request.sampling, min(target.n_vocab, target.tokenizer.n_vocab))
         self._rule: Rule = (
@@ -118,9 +117,9 @@ class Decoding:
         self._state = DraftState(self._sampler, self._rule, self._checkpoint, grammar)
         self.stats = Stats(prompt_tokens=len(prompt))
 
-    def _steps(self) -> Generator[list[Token], None, None]:
-        """The loop: read the prompt, then rounds until the output is complete. Yields the tokens released
-        after every step that computes, a chunk of the prompt or a round: others may compute meanwhile."""
+    def _steps(self) -> Steps[None]:
+        """The loop: read the prompt, then rounds until the output is complete. A turn is one step that
+        computes: a chunk of the prompt or a round."""
         output = self._output
         try:
             yield from self._read_prompt()
@@ -136,14 +135,14 @@ class Decoding:
                 forced, choice = ([], NOBODY) if first else self._choose()
                 seconds = perf_counter() - started
                 yield from self._introduce(choice)
-                finished = self._round(forced, choice, seconds)
+                finished = yield from self._round(forced, choice, seconds)
                 released = self._take(finished)
                 self._policy.observe(finished)
                 if output.finish_reason is not None:
                     self._policy.finish(output.finish_reason == "stop")
                 self._request.on_round(finished)
                 yield self._told(released)
-        except _Cancelled:
+        except Cancelled:
             yield self._told(self._released(output.finish("cancelled")))
         finally:
             self._leave()
@@ -153,22 +152,22 @@ class Decoding:
             self._request.on_token(token)
         return tokens
 
-    def _read_prompt(self) -> Iterator[list[Token]]:
+    def _read_prompt(self) -> Steps[None]:
         self._checkpoint()
         started, context = perf_counter(), self._context
         self._cache = sequence = self._caches.take(context)
         self.stats.cached_tokens = rewind(self._target, sequence, context)
+        self.stats.prompt_seconds += perf_counter() - started
         # The last chunk is left to the first round, whose pass yields the first token.
-        for done in feed(self._target, sequence, context, self._chunk, self._chunk):
-            self._request.on_prompt(done, len(context))
-            self.stats.prompt_seconds += perf_counter() - started
+        for piece in pieces(sequence, context, self._chunk, self._chunk):
+            self._request.on_prompt(len(sequence), len(context))
+            computed = yield piece
+            self.stats.prompt_seconds += computed.seconds
             yield []
             self._checkpoint()
-            started = perf_counter()
-        self.stats.prompt_seconds += perf_counter() - started
         self._request.on_prompt(len(sequence), len(context))
 
-    def _round(self, forced: list[Node], choice: Choice, choosing: float) -> Round:
+    def _round(self, forced: list[Node], choice: Choice, choosing: float) -> Steps[Round]:
         """One draft → verify → commit cycle, behind a choice that took so many seconds."""
         target, sequence, context, grammar = self._target, self._sequence, self._context, self._grammar
 
@@ -180,7 +179,8 @@ class Decoding:
         # 2. Verify: the target sees what it has not seen yet and all drafts, in one pass.
         unseen = context[len(sequence) :]
         tokens = [*unseen, *(n.token for n in drafted)]
-        rows = target.forward([Segment(sequence, tokens, rows=len(drafted) + 1)])
+        computed = yield Segment(sequence, tokens, rows=len(drafted) + 1)
+        rows, judging = computed.rows, perf_counter()
 
         # 3. Accept from left to right, each draft against p computed with its exact prefix.
         window = self._request.sampling.penalty_window
@@ -207,10 +207,13 @@ class Decoding:
             emitted,
             target.last_step,
             draft_seconds,
-            perf_counter() - started,
+            draft_seconds + computed.seconds + perf_counter() - judging,
             judged_by,
             place=place,
             forced=len(forced),
+            sharing=computed.sharing,
+            others=computed.others,
+            first=computed.first,
         )
         if drafter is None:
             return done
@@ -240,7 +243,7 @@ class Decoding:
             self.stats.prompt_seconds += seconds
             self._request.on_prompt(self._prompt_length, self._prompt_length)
         else:
-            plain = self._policy.plain_seconds(finished.verify.length)
+            plain = self._policy.plain_seconds(finished.verify.length, finished.others)
             self.stats.add(finished, taken, seconds, plain)
             self.stats.off = self._policy.verdict
         return released
@@ -278,10 +281,11 @@ class Decoding:
         if room <= 0 or not (self._drafters or forced):
             return [], NOBODY
         behind = self._context + [node.token for node in forced]
-        choice = self._policy.choose(self._drafters, behind, room - len(forced), len(forced))
+        room -= len(forced)
+        choice = self._policy.choose(self._drafters, behind, room, len(forced), self.others)
         return forced if choice.rules else [], choice
 
-    def _introduce(self, choice: Choice) -> Iterator[list[Token]]:
+    def _introduce(self, choice: Choice) -> Steps[None]:
         """Before its first draft a drafter reads the prompt, chunk by chunk; timed apart from decoding."""
         drafter, context = choice.drafter, self._context
         if drafter is None or choice.look or id(drafter) in self._introduced:
@@ -331,7 +335,7 @@ class Decoding:
         drafted so far is verified all the same."""
         try:
             yield
-        except _Cancelled:
+        except Cancelled:
             raise
         except Exception as error:
             log.warning("drafting with %s stopped: %s", drafter.name, error)
@@ -366,5 +370,10 @@ class Decoding:
             target.rollback(sequence, length)
 
     def _checkpoint(self) -> None:
-        if self._cancel.is_set():
-            raise _Cancelled
+        if self.cancelled:
+            raise Cancelled
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether no pass is to be computed any more."""
+        return self._cancel.is_set()

@@ -1,4 +1,4 @@
-"""Answers as users hold them: several take turns on an engine's models, each cancelled from any thread."""
+"""Answers as users hold them: several share an engine's models, each cancelled from any thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import suppress
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import Lock, current_thread
 
-from edgespec.backends.base import Backend
+from edgespec.backends.base import Backend, Segment
 from edgespec.backends.caches import Caches, Kept
 from edgespec.control.policy import Policy
 from edgespec.decoding.engine import Decoding, Request
+from edgespec.decoding.joint import Outcome, Pass, turn
 from edgespec.decoding.stopping import FinishReason, Token
 from edgespec.decoding.turnstile import Turnstile
 from edgespec.drafters.base import Drafter
@@ -24,7 +25,7 @@ SHARED_CHUNK = 128
 
 class Engine:
     """A target with its KV caches, drafters and a policy, for so many generations at a time. They take turns,
-    round by round.
+    round by round; those that are stepped together share passes of the target, where it can.
 
     Caches keep their tokens between generations: what a prompt shares with an earlier one is not processed
     again. Target and drafters stay the caller's to close.
@@ -46,7 +47,7 @@ class Engine:
         self.parallel = parallel
         self.caches = Caches(target, parallel, kept)
         self.grammars = Grammars(target.tokenizer)
-        self.step = Turnstile()
+        self.computing = Turnstile()
         """held while models compute"""
         self._current: list[Generation] = []
         """those that have not ended, as far as is known"""
@@ -89,6 +90,16 @@ class Engine:
             self._current.append(generation)
             return generation
 
+    def step(self, generations: Sequence[Generation]) -> list[Outcome]:
+        """Wait for the models, and use them for a turn of each generation, for a round or a chunk of its
+        prompt. What came of each: the tokens that it released, perhaps none, or what it raised;
+        StopIteration if it has ended."""
+        self.refuse_callbacks("read on")
+        with self.computing:
+            if self.target.capabilities.batch:
+                return turn(self.target, generations)
+            return [outcome for one in generations for outcome in turn(self.target, [one])]
+
     def _make_room(self) -> None:
         """For another generation."""
         self._current = [one for one in self._current if not one.over]
@@ -117,7 +128,7 @@ class Engine:
             self._closed = True
         for one in self._current:
             one.cancel()
-        with self.step:
+        with self.computing:
             for one in self._current:
                 one.abandon()
             self.caches.close()
@@ -146,7 +157,11 @@ class Generation(Decoding):
         super().__init__(engine.caches, own, policy, prompt, request, chunk, grammar)
         self.policy = policy
         self._engine = engine
-        self._computing = self._steps()
+        self._steps_left = self._steps()
+        self._wanted: Segment | None = None
+        """what it waits for"""
+        self.share = 0
+        """tokens that it has in the pass of this turn; as long as that is not known, of the last one"""
         self._ready: deque[Token] = deque()
         self._thread = current_thread()
 
@@ -161,12 +176,33 @@ class Generation(Decoding):
             self._ready.extend(self.step())
 
     def step(self) -> list[Token]:
-        """Wait for a turn and use it, for a round or a chunk of the prompt; the tokens that it released,
-        perhaps none. Raises StopIteration when it has ended. Instead of iterating, not besides."""
-        self._engine.refuse_callbacks("read on")
-        with self._engine.step:
-            self._thread = current_thread()
-            return next(self._computing)
+        """A turn of this one alone: see `Engine.step`. Raises StopIteration when it has ended. Instead of
+        iterating, not besides."""
+        [outcome] = self._engine.step([self])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def ask(self) -> Segment | list[Token]:
+        """Begin a turn: what it wants the target to compute; or the tokens it released, if nothing."""
+        self._thread = current_thread()
+        if self._wanted is not None:  # what was interrupted
+            return self._wanted
+        wanted = next(self._steps_left)
+        if isinstance(wanted, Segment):
+            self._wanted = wanted
+        self.share = 0 if self._wanted is None else len(self._wanted.tokens)
+        return wanted
+
+    def go_on(self, computed: Pass) -> list[Token]:
+        """Use the pass it asked for; the tokens it released."""
+        self._wanted = None
+        return _released(self._steps_left.send(computed))
+
+    def end(self, why: Exception) -> list[Token]:
+        """The pass it asked for is not to be had: raises `why`, or takes it for the end."""
+        self._wanted = None
+        return _released(self._steps_left.throw(why))
 
     def run(self) -> Generation:
         """Generate to the end."""
@@ -181,7 +217,7 @@ class Generation(Decoding):
     @property
     def calls_back(self) -> bool:
         """Whether we are inside one of this generation's own callbacks."""
-        running = getgeneratorstate(self._computing) == GEN_RUNNING
+        running = getgeneratorstate(self._steps_left) == GEN_RUNNING
         return running and self._thread is current_thread()
 
     def abandon(self) -> None:
@@ -189,20 +225,20 @@ class Generation(Decoding):
         if self.finish_reason is None:
             self._output.finish("cancelled")
             self._ready.clear()
-        self._computing.close()
+        self._steps_left.close()
         self._leave()  # if it had not begun
 
     @property
     def over(self) -> bool:
         """Whether it has ended, or failed."""
-        return self.finish_reason is not None or getgeneratorstate(self._computing) == GEN_CLOSED
+        return self.finish_reason is not None or getgeneratorstate(self._steps_left) == GEN_CLOSED
 
     def gives_way(self) -> bool:
         """Another generation wants to start: end, unless this one is another thread's."""
         foreign = self._thread is not current_thread() and self._thread.is_alive()
         if foreign and not self._cancel.is_set():
             return False
-        with self._engine.step:  # a cancelled one may be in its last pass
+        with self._engine.computing:  # a cancelled one may be in its last pass
             self.abandon()
         return True
 
@@ -225,3 +261,8 @@ class Generation(Decoding):
     def stopped_by(self) -> str | None:
         """The stop string that ended it, if one did."""
         return self._output.stopped_by
+
+
+def _released(tokens: Segment | list[Token]) -> list[Token]:
+    assert not isinstance(tokens, Segment)  # a turn has one pass
+    return tokens

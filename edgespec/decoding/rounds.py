@@ -19,7 +19,7 @@ class Round:
     emitted: Sequence[Token]
     """accepted drafts and one more: the correction or the bonus token"""
     verify: Step
-    """the target's forward pass"""
+    """the target's forward pass, with all that others had in it"""
     draft_seconds: float
     seconds: float
     """draft, verify, accept and commit"""
@@ -37,6 +37,12 @@ class Round:
     """where in the context the first emitted token stands"""
     forced: int = 0
     """the first of the drafted tokens, which the grammar forced"""
+    sharing: int = 1
+    """generations that had a part in the pass"""
+    others: int = 0
+    """tokens of other generations in it"""
+    first: bool = True
+    """of the rounds that share the pass; what is counted by passes is counted with this one"""
 
     @property
     def accepted(self) -> int:
@@ -46,7 +52,8 @@ class Round:
 
 @dataclass
 class Stats:
-    """Counts and times of one generation. Decoding is timed from the first token to the last."""
+    """Counts and times of one generation. Decoding is timed from the first token to the last; a pass that
+    several generations share counts for each of them."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0

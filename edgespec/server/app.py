@@ -21,11 +21,11 @@ from edgespec import __version__
 from edgespec.chat.call_grammar import may_call, must_call
 from edgespec.device.memory import available_memory
 from edgespec.device.power import read_slowdown
-from edgespec.errors import BackendError, UsageError
+from edgespec.errors import BackendError, EdgespecError, UsageError
 from edgespec.grammar.constraint import enforceable, grammar
 from edgespec.runtime import GenerateOptions
 from edgespec.server.answers import Answers, ChatForm, Form, TextForm
-from edgespec.server.errors import ApiError
+from edgespec.server.errors import ApiError, as_api_error
 from edgespec.server.exchange import ClientGone, EventStream, read_body, unless_gone
 from edgespec.server.fields import ChatRequest, Completing, CompletionRequest, parse
 from edgespec.server.guard import Guard
@@ -83,7 +83,10 @@ class Service:
             self._check_tools(asked)
             names = [tool.function.name for tool in asked.offered]
             form = ChatForm(names, parallel_calls=asked.parallel_tool_calls is not False)
-        wishes = await asyncio.to_thread(self._wishes, asked)  # grammars of large schemas take their time
+        try:
+            wishes = await asyncio.to_thread(self._wishes, asked)  # large ones take their time
+        except EdgespecError as error:
+            raise as_api_error(error, asked.model_fields_set) from error
         ticket = Ticket(wishes, asked.model_fields_set)
         answers = Answers(ticket, form, self._model, asked.choices)
         self._turns.submit(ticket)
@@ -122,9 +125,10 @@ class Service:
         if isinstance(asked, ChatRequest):
             tools = [tool.for_template() for tool in asked.offered]
             form = self._form(asked)
+        wishes = [self._turns.tokenized(Wish(prompt, {}, tools)) for prompt in asked.prompts]
         return [
-            Wish(prompt, {**asked.options(i), **form}, tools)
-            for prompt in asked.prompts
+            replace(wish, options={**asked.options(i), **form})
+            for wish in wishes
             for i in range(asked.choices)
         ]
 

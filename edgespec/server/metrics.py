@@ -13,6 +13,7 @@ from edgespec.decoding.stopping import FinishReason
 from edgespec.device.thermal import read_thermal
 
 _DEPTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)
+_SHARING = (1, 2, 3, 4, 6, 8, 12, 16)
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 
 
@@ -47,6 +48,12 @@ class Metrics:
         self._verify = Histogram(
             "edgespec_verify_seconds", "The target's passes.", buckets=_SECONDS, registry=registry
         )
+        self._sharing = Histogram(
+            "edgespec_pass_answers",
+            "Answers that share a pass of the target.",
+            buckets=_SHARING,
+            registry=registry,
+        )
         self._draft = Histogram(
             "edgespec_draft_seconds", "Drafting in a round.", buckets=_SECONDS, registry=registry
         )
@@ -65,7 +72,9 @@ class Metrics:
 
     def round(self, finished: Round) -> None:
         self._depth.observe(len(finished.drafted))
-        self._verify.observe(finished.verify.seconds)
+        if finished.first:
+            self._verify.observe(finished.verify.seconds)
+            self._sharing.observe(finished.sharing)
         if finished.drafted:
             self._draft.observe(finished.draft_seconds)
             self._drafted.inc(len(finished.drafted))

@@ -1,8 +1,9 @@
-"""Who is answered when: one thread owns the models, and answers that are under way take turns on them.
+"""Who is answered when: one thread owns the models, and answers that are under way share them.
 
-As many are under way as the runtime takes, the others wait. A turn is a round, or a chunk of a prompt, so
-that a short answer does not wait for a long one; a request for several answers goes to the back of the queue
-after each. The rest of the server sees tickets and their events only.
+As many are under way as the runtime takes, the others wait. All of them have a turn at a time, a round or a
+chunk of a prompt, in passes that they share where the target can, so that a short answer does not wait for a
+long one; a request for several answers goes to the back of the queue after each. The rest of the server sees
+tickets and their events only.
 
 The thread never waits for a client: events are handed to the event loop, where a slow client's pile up
 (an answer is no longer than the context), and a cancelled ticket gives its turn up before the next pass.
@@ -13,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
@@ -42,6 +43,8 @@ class Wish:
     options: GenerateOptions
     tools: Sequence[Mapping[str, Any]] = ()
     """functions that the model may call, as chat templates know them"""
+    tokens: Sequence[int] | None = None
+    """of the prompt; None: not known yet"""
 
     @property
     def is_chat(self) -> bool:
@@ -140,24 +143,17 @@ class Answer:
         raises."""
         self._index, wish = ticket.wishes.popleft()
         self._ticket = ticket
-        if wish.is_chat and not runtime.has_chat_template:
-            raise ApiError(
-                400,
-                f"{runtime.target.name} carries no chat template; use /v1/completions, or start the server "
-                "with --chat-template FILE",
-                param="messages",
-            )
-        prompt = _tokenized(runtime, wish)
+        prompt = _tokenized(runtime, wish) if wish.tokens is None else wish.tokens
         options: GenerateOptions = {**wish.options, "on_round": on_round}
         self.generation = runtime.stream(prompt, **options)
         self._piece_of = runtime.target.tokenizer.piece
         self._thinking = _thinking(runtime, template, wish, prompt)
         ticket.tell(Started(self._index))
 
-    def step(self) -> bool:
-        """Use a turn, and say what came of it. Whether the answer goes on."""
+    def tell(self, released: Sequence[Token]) -> bool:
+        """Say what came of a turn. Whether the answer goes on."""
         generation, ticket, thinking = self.generation, self._ticket, self._thinking
-        for token in generation.step():
+        for token in released:
             said = Said("", token.text) if thinking is None else thinking.push(token.text)
             ticket.tell(_piece(self._index, said, token, self._piece_of, copy(generation.stats)))
         if generation.finish_reason is None:
@@ -263,6 +259,17 @@ class Turns:
         runtime = self._runtime
         return Kept() if runtime is None else runtime.kept
 
+    def tokenized(self, wish: Wish) -> Wish:
+        """The same with its prompt's tokens, so that the models' thread need not stop for them; as it is
+        while the models are not in memory. Raises ApiError, and what `Runtime.tokenize` raises."""
+        runtime = self._runtime
+        try:
+            return wish if runtime is None else replace(wish, tokens=_tokenized(runtime, wish))
+        except Exception:
+            if self._runtime is runtime:
+                raise
+            return wish  # the models left memory just now
+
     def submit(self, ticket: Ticket) -> None:
         """Queue a request. Raises ApiError when the queue is full, or the server is about to end."""
         with self._changed:
@@ -311,18 +318,32 @@ class Turns:
 
     def _work(self) -> None:
         while self._admit():
+            begun: list[tuple[Ticket, Answer]] = []
             for ticket in list(self._answered):
-                try:
-                    goes_on = self._turn(ticket)
-                except Exception as error:
-                    if not isinstance(error, EdgespecError | ApiError):
-                        log.exception("a request failed")
-                    goes_on = False
-                    ticket.wishes.clear()
-                    ticket.fail(error)
-                if not goes_on:
-                    self._leave(ticket)
+                with self._failing(ticket):
+                    begun.append((ticket, ticket.answer or self._begin(ticket)))
+            if not begun:
+                continue
+            outcomes = self._loaded().step([answer.generation for _, answer in begun])
+            for (ticket, answer), outcome in zip(begun, outcomes, strict=True):
+                with self._failing(ticket):
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    if not answer.tell(outcome):
+                        self._leave(ticket)
         self._unload()
+
+    @contextmanager
+    def _failing(self, ticket: Ticket) -> Iterator[None]:
+        """What is raised within fails the ticket and nothing else."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, EdgespecError | ApiError):
+                log.exception("a request failed")
+            ticket.wishes.clear()
+            ticket.fail(error)
+            self._leave(ticket)
 
     def _admit(self) -> bool:
         """Let in who waits, as far as there is room; wait for the first. False: it is time to end."""
@@ -346,23 +367,25 @@ class Turns:
                 self._answered.append(self._waiting.popleft())
             return True
 
-    def _turn(self, ticket: Ticket) -> bool:
-        """Begin a ticket's answer, or go on with it. Whether it goes on."""
-        if ticket.answer is None:
-            answer = Answer(ticket, self._loaded(), self._template, self._observer.round)
-            with self._changed:
-                ticket.answer = answer
-                if ticket.cancelled:
-                    answer.generation.cancel()
-        return ticket.answer.step()
+    def _begin(self, ticket: Ticket) -> Answer:
+        """A ticket's next answer."""
+        answer = Answer(ticket, self._loaded(), self._template, self._observer.round)
+        with self._changed:
+            ticket.answer = answer
+            if ticket.cancelled:
+                answer.generation.cancel()
+        return answer
 
     def _leave(self, ticket: Ticket) -> None:
         """An answer has ended, or could not begin: make room for the next."""
         if ticket.answer is not None:
             generation = ticket.answer.generation
-            self._observer.answered(generation.stats, generation.finish_reason)
-            generation.abandon()  # if what failed was not the generation, it still has its caches
-            self.decision = generation.policy.explain()
+            with _surviving("an answer could not be counted"):
+                self._observer.answered(generation.stats, generation.finish_reason)
+            with _surviving("an answer's caches could not be given back"):
+                generation.abandon()  # if what failed was not the generation, it still has them
+            with _surviving("a decision could not be put into words"):
+                self.decision = generation.policy.explain()
         with self._changed:
             self._answered.remove(ticket)
             ticket.answer = None
@@ -376,10 +399,8 @@ class Turns:
     def _unload(self) -> None:
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
-            try:
+            with _surviving("the models could not be closed"):
                 runtime.close()
-            except Exception:  # the thread must live on
-                log.exception("the models could not be closed")
 
     def _loaded(self) -> Runtime:
         if self._runtime is None:
@@ -400,9 +421,25 @@ def _thinking(runtime: Runtime, template: str | None, wish: Wish, prompt: Sequen
     return Thinking(begun=opens_thoughts(prompt, runtime.target.tokenizer))
 
 
+@contextmanager
+def _surviving(failure: str) -> Iterator[None]:
+    """What is raised within is logged: the models' thread must live on."""
+    try:
+        yield
+    except Exception:
+        log.exception(failure)
+
+
 def _tokenized(runtime: Runtime, wish: Wish) -> list[int]:
     """Raises ApiError for a prompt that cannot be one, ContextFull."""
     field = "messages" if wish.is_chat else "prompt"
+    if wish.is_chat and not runtime.has_chat_template:
+        raise ApiError(
+            400,
+            f"{runtime.target.name} carries no chat template; use /v1/completions, or start the server "
+            "with --chat-template FILE",
+            param="messages",
+        )
     try:
         prompt = runtime.tokenize(wish.prompt, wish.tools)
     except UsageError as error:

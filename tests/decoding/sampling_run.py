@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,10 +15,11 @@ import numpy as np
 from pair import VOCABULARY, load, model_path
 
 from edgespec.backends.base import Backend
+from edgespec.backends.caches import Caches
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.decoding import engine as engine_module
 from edgespec.decoding.engine import Request
-from edgespec.decoding.generation import Engine
+from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.decoding.verify import Rejection
 from edgespec.drafters.base import Drafter, Node
@@ -61,6 +63,8 @@ class Case:
     prompt: Sequence[int] = tuple(VOCABULARY.ids(b"s", b"t", b"a"))
     regex: str | None = None
     """the form of the continuation"""
+    together: int = 1
+    """generations that share passes: when one ends, the next begins"""
 
 
 @dataclass
@@ -87,12 +91,27 @@ def backend(folder: Path, name: str, runtime: str) -> Backend:
 
 
 @cache
-def drafter(folder: Path, name: str, runtime: str) -> Drafter:
+def drafter(folder: Path, name: str, runtime: str, together: int) -> Drafter:
     lookup = NGram(longest=3, shortest=1)
     if name == "ngram":
         return lookup
     name, _, ahead = name.partition("<")  # a draft model for which lookup guesses ahead
-    return DraftModel(load(model_path(folder, name, runtime)), lookup if ahead else None)
+    draft = load(model_path(folder, name, runtime))
+    return DraftModel(draft, lookup if ahead else None, Caches(draft, together))
+
+
+def finished(engine: Engine, prompt: Sequence[int], requests: Sequence[Request]) -> Iterator[Generation]:
+    """Generate behind a prompt for each request, as many together as may be."""
+    left, under_way = iter(requests), []
+    while True:
+        under_way += [engine.generate(prompt, r) for r in islice(left, engine.parallel - len(under_way))]
+        if not under_way:
+            return
+        for outcome in engine.step(under_way):
+            if isinstance(outcome, Exception):
+                raise outcome
+        yield from (one for one in under_way if one.over)
+        under_way = [one for one in under_way if not one.over]
 
 
 def sample(
@@ -101,23 +120,27 @@ def sample(
     """Generate `n` times. Unseeded generations share one random stream, which `seed` starts; seeded
     ones have the seeds from `seed` on."""
     target = backend(folder, "target", case.runtime)
-    drafters = [drafter(folder, name, case.draft_runtime) for name in case.drafter.split("+") if name]
+    drafters = [
+        drafter(folder, name, case.draft_runtime, case.together) for name in case.drafter.split("+") if name
+    ]
     policy: Policy = Controlled(drafters) if case.policy is Controlled else case.policy(case.depth)
-    engine = Engine(target, drafters, policy)
+    engine = Engine(target, drafters, policy, case.together)
     stream = np.random.default_rng(seed)
     settings = SamplerSettings(**case.options)
     form = None if case.regex is None else regex(case.regex)
     found = Sample()
     try:
         with mock.patch.object(engine_module, "Rejection", lambda _: rule(stream)):
-            for i in range(n):
-                request = Request(
+            requests = [
+                Request(
                     settings,
                     max_tokens=case.max_tokens,
                     seed=seed + i if case.seeded else None,
                     constraint=form,
                 )
-                generation = engine.generate(case.prompt, request).run()
+                for i in range(n)
+            ]
+            for generation in finished(engine, case.prompt, requests):
                 end = [END] if generation.finish_reason == "stop" else []
                 # A grammar that is complete ends it without an end token, whose probability is 1.
                 found.counts[(*generation.tokens, *end)[: case.max_tokens]] += 1

@@ -86,6 +86,16 @@ CASES = {
         PLAIN, drafter="draft<ngram+ngram+hopeless", policy=Erratic, prompt=REPEATING
     ),
     "seeded, over seeds": Case({"temperature": 1.1, "top_p": 0.9}, seeded=True),
+    "the controller, three that share passes": Case(
+        {"temperature": 1.1, "logit_bias": {A: 1.0, E: 1.0, S: 1.0, T: 1.0}},
+        drafter="draft+ngram",
+        policy=Controlled,
+        prompt=REPEATING,
+        together=3,
+    ),
+    "a depth that depends on the drafted tokens, three that share passes": Case(
+        {"temperature": 1.3, "top_k": 9}, policy=UntilVowel, together=3
+    ),
 }
 
 

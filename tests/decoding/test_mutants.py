@@ -19,6 +19,7 @@ from edgespec.control.policy import Choice
 from edgespec.decoding import engine as engine_module
 from edgespec.decoding import verify as verify_module
 from edgespec.decoding.generation import Generation
+from edgespec.decoding.joint import Steps
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import Distribution, Mask, Sampler, SamplerSettings
 from edgespec.decoding.verify import Rejection, Rule
@@ -247,11 +248,13 @@ def test_penalties_that_see_one_token_per_round_are_refuted(
             known = [t for i, t in enumerate(history[: self.length]) if i not in self.forgotten]
             return super().distribution(row, known, allowed)
 
-    def forgetful_round(self: Generation, forced: list[Node], choice: Choice, choosing: float) -> Round:
+    def forgetful_round(
+        self: Generation, forced: list[Node], choice: Choice, choosing: float
+    ) -> Steps[Round]:
         sampler = self._sampler
         assert isinstance(sampler, Forgetful)
         sampler.length = before = len(self._context)
-        finished = round_(self, forced, choice, choosing)
+        finished = yield from round_(self, forced, choice, choosing)
         sampler.forgotten += tuple(range(before, len(self._context) - 1))
         return finished
 
