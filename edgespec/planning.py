@@ -137,10 +137,12 @@ def check_memory(
     draft: ModelFile | None,
     draft_backend: str | None,
     settings: Settings,
+    cache_memory: int = 0,
 ) -> None:
-    """Raise NotEnoughMemory if models that are about to be loaded cannot stay in memory. Of what computes on
-    a GPU nothing is known, so it is not checked; of ONNX models made by others only the weights count. For
-    the backend `auto` the one that takes least counts."""
+    """Raise NotEnoughMemory if models that are about to be loaded cannot stay in memory, with as many bytes
+    of caches of earlier conversations. Of what computes on a GPU nothing is known, so it is not checked; of
+    ONNX models made by others only the weights count. For the backend `auto` the one that takes least counts.
+    """
     if settings.provider not in (None, "cpu") or _on_gpu(backend, settings):
         return
     parts, runtimes = [], []
@@ -154,17 +156,20 @@ def check_memory(
         least, runs_on = min(ways, key=lambda way: way[0].needed)
         parts.append((f"{role} {file.title}", least))
         runtimes.append(RUNTIME[runs_on])
-    needed = max(0, max(runtimes) - resident_memory()) + sum(part.needed for _, part in parts)
+    needed = max(0, max(runtimes) - resident_memory()) + sum(part.needed for _, part in parts) + cache_memory
     available = find_available()
     if needed <= available.bytes:
         return
     lines = [f"  {who}: {', '.join(f'{n} {human(s)}' for n, s in _parts(part) if s)}" for who, part in parts]
+    if cache_memory:
+        lines.append(f"  caches of earlier conversations: {human(cache_memory)}")
     raise NotEnoughMemory(
         f"{target.title} would take {human(needed)}, and {available.source} has "
         f"{human(available.bytes)} left; nothing was loaded.\n"
         + "\n".join(lines)
         + f"\nSee what fits: edgespec plan {target.name}. A smaller --ctx, a smaller --kv-type"
         + (", a smaller --parallel" if settings.sequences > 1 else "")
+        + (", a smaller --cache-memory" if cache_memory else "")
         + (" or --draft ngram" if draft else "")
         + " may do; --no-memory-check goes on anyway"
     )

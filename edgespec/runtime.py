@@ -187,7 +187,7 @@ def load(
         file = draft_file(file, draft_backend, backend, settings)
         runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
     if memory_check:
-        check_memory(named.target, backend, file, runs_on, settings)
+        check_memory(named.target, backend, file, runs_on, settings, cache_memory)
     kept = Kept(cache_memory)
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
         target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)

@@ -118,6 +118,16 @@ def test_one_may_go_on_all_the_same(model_files: Path, monkeypatch: pytest.Monke
     edgespec.load(file, memory_check=False, draft="none").close()
 
 
+def test_caches_of_earlier_conversations_are_counted(
+    model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "find_available", lambda: Available(1000 * MIB, "the machine"))
+    file = model_files / "target.gguf"
+    edgespec.load(file, draft="none", n_ctx=256).close()
+    with pytest.raises(NotEnoughMemory, match=r"conversations: 2.0 GB(.|\n)*a smaller --cache-memory"):
+        edgespec.load(file, draft="none", n_ctx=256, cache_memory=2 * 10**9)
+
+
 def test_of_an_onnx_model_made_by_others_too_little_is_known(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(bytes(1000))
     with pytest.raises(edgespec.UsageError, match=r"no plan for .*made by others"):
