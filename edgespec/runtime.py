@@ -20,8 +20,10 @@ from typing_extensions import Self, Unpack
 
 from edgespec.backends.base import Backend
 from edgespec.backends.caches import Caches, Kept
+from edgespec.backends.fingerprint import identity
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
+from edgespec.backends.saved_caches import Folder
 from edgespec.chat.session import ChatSession
 from edgespec.chat.templates import Message, chat_prompt
 from edgespec.chat.thinking import knows_thoughts, opens_thoughts
@@ -106,6 +108,8 @@ def load(
     power: str = "performance",
     parallel: int = 1,
     cache_memory: int = 0,
+    cache_dir: str | Path | None = None,
+    cache_disk: int = 1 << 30,
 ) -> Runtime:
     """Load a target with its drafter.
 
@@ -133,18 +137,25 @@ def load(
         models round by round, or all in one thread, sharing passes (`Runtime.step`); each has a KV cache of
         n_ctx tokens.
     cache_memory: bytes for the KV caches of conversations besides the last `parallel` ones.
+    cache_dir, cache_disk: a folder that only this user can read, and how many bytes of KV caches are saved
+        there when the runtime is closed; the next one goes on from them. None: nothing is saved.
 
     Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
     downloaded.
     """
-    numbers = {"depth": depth, "parallel": parallel, "cache_memory": cache_memory}
+    numbers = {
+        "depth": depth,
+        "parallel": parallel,
+        "cache_memory": cache_memory,
+        "cache_disk": cache_disk,
+    }
     for name, value in {**numbers, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
         if name == "depth" and value == "auto":
             continue
         if not (isinstance(value, int) or (value is None and name not in numbers)):
             raise UsageError(f"{name} is {value!r}; it must be a whole number")
-    if parallel < 1 or cache_memory < 0:
-        raise UsageError("parallel must be at least 1, and cache_memory 0 or more bytes")
+    if parallel < 1 or min(cache_memory, cache_disk) < 0:
+        raise UsageError("parallel must be at least 1, and cache_memory and cache_disk 0 or more bytes")
     if provider is not None and backend == "llama.cpp" and draft_backend in (None, "llama.cpp"):
         raise UsageError("a provider is ONNX Runtime's; use it with --backend onnx, or leave it out")
     limit = LlamaCppOptions().max_rows - 1
@@ -188,7 +199,8 @@ def load(
         runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
     if memory_check:
         check_memory(named.target, backend, file, runs_on, settings, cache_memory)
-    kept = Kept(cache_memory)
+    folder = None if cache_dir is None else Folder(Path(cache_dir), cache_disk, _bits(settings))
+    kept = Kept(cache_memory, folder)
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
         target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)
         opened.callback(target.close)
@@ -225,6 +237,11 @@ def load(
 
 _NO_MODEL = (None, "none", "ngram", "rules")
 """drafts that are no models"""
+
+
+def _bits(settings: Settings) -> str:
+    """What a KV cache depends on besides its model."""
+    return repr((settings.kv_type, settings.provider, [identity(path) for path in settings.lora]))
 
 
 def _check_power(power: str, threads: int | None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence as SequenceOf
 
 from edgespec.backends.base import Backend, Copy, Sequence
 from edgespec.backends.prefix import common_prefix, usable
+from edgespec.backends.saved_caches import Folder
 from edgespec.errors import BackendError
 
 LITTLE = 32
@@ -20,8 +21,10 @@ class Kept:
     """Copies of caches, within a budget of bytes that the models of a pair share. What was not used for
     longest goes first."""
 
-    def __init__(self, budget: int = 0) -> None:
+    def __init__(self, budget: int = 0, folder: Folder | None = None) -> None:
+        """folder: where what is held when the models are closed is saved, and found again."""
         self.budget = budget
+        self.folder = folder
         self.nbytes = 0
         self.evicted = 0
         """copies so far that had to go"""
@@ -68,6 +71,7 @@ class Caches:
         self._idle: list[Sequence] = []
         """the one that was used last at the end"""
         self._busy: list[Sequence] = []
+        self._shelf = None if self.kept.folder is None else self.kept.folder.shelf(backend)
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -81,6 +85,7 @@ class Caches:
     def take(self, context: SequenceOf[int]) -> Sequence:
         """A sequence for the caller alone, until it is released. It begins like `context` as far as is
         known; whatever follows that is the caller's to drop. Raises BackendError if all are in use."""
+        self._bring_back(context)
         source = max(self._held, key=lambda cache: self._usable(cache, context), default=None)
         length = 0 if source is None else self._usable(source, context)
         sequence = next((s for s in reversed(self._idle) if self._goes_on(s, context, length)), None)
@@ -98,7 +103,9 @@ class Caches:
         self._idle.append(sequence)
 
     def close(self) -> None:
-        """Close the sequences, and free what was kept of them. Safe to call twice."""
+        """Close the sequences, and free what was kept of them, after saving all that where there is a folder
+        for it. Safe to call twice."""
+        self._save()
         for sequence in self.sequences:
             self.backend.close(sequence)
         for copy in self.kept.of(self.backend):
@@ -108,6 +115,25 @@ class Caches:
     @property
     def _held(self) -> list[Sequence | Copy]:
         return [*self.sequences, *self.kept.of(self.backend)]
+
+    def _bring_back(self, context: SequenceOf[int]) -> None:
+        """Read a saved cache, if it knows more of the context than what is in memory does."""
+        saved = [] if self._shelf is None else self._shelf.saved
+        best = max(saved, key=lambda one: usable(self.backend, one.tokens, context), default=None)
+        if self._shelf is None or best is None:
+            return
+        if usable(self.backend, best.tokens, context) > self.known(context) + LITTLE:
+            self._shelf.restore(best, self._room())
+
+    def _save(self) -> None:
+        if self._shelf is None or not self._idle:
+            return
+        spare = self._idle[0]  # it is saved first; then copies can be pasted there to be saved
+        held: list[Sequence | Copy] = [*self._idle, *self.kept.of(self.backend)]
+        for cache in held:
+            known = [one.tokens for one in self._shelf.saved]
+            if len(cache.tokens) > LITTLE and not any(_covers(tokens, cache.tokens) for tokens in known):
+                self._shelf.save(*((spare, cache) if isinstance(cache, Copy) else (cache, None)))
 
     def _usable(self, cache: Sequence | Copy, context: SequenceOf[int]) -> int:
         return usable(self.backend, cache.tokens, context)

@@ -55,6 +55,18 @@ from edgespec.cli import options
     "memory if that is less.",
 )
 @click.option(
+    "--cache-dir",
+    metavar="DIR",
+    help="Where the caches of conversations are saved when models leave memory; who can read them knows what "
+    "was said. Default: nowhere.",
+)
+@click.option(
+    "--cache-disk",
+    type=click.IntRange(min=0),
+    metavar="MB",
+    help="How much may be saved there; what was not used for longest goes first. Default: 1024.",
+)
+@click.option(
     "--max-body",
     type=click.IntRange(min=1),
     default=4 << 20,

@@ -54,6 +54,10 @@ class Serving:
     """requests answered at once; None: USUAL_PARALLEL, or as many as memory allows"""
     cache_memory: int | None = None
     """MB for caches of earlier conversations; None: USUAL_CACHE, or what memory allows"""
+    cache_dir: str | None = None
+    """where caches are saved when models leave memory; None: nowhere"""
+    cache_disk: int | None = None
+    """MB that may be saved there; None: USUAL_CACHE"""
     max_body: int = 4 << 20
     idle_unload: float | None = None
     grace: float = 10.0
@@ -74,7 +78,14 @@ def serve(
         metrics = Metrics()
         parallel, cache_memory = _parallel(pair, loading, serving), _cache_memory(serving)
         turns = Turns(
-            lambda: load(pair, **loading, parallel=parallel, cache_memory=cache_memory),
+            lambda: load(
+                pair,
+                **loading,
+                parallel=parallel,
+                cache_memory=cache_memory,
+                cache_dir=serving.cache_dir,
+                cache_disk=(USUAL_CACHE if serving.cache_disk is None else serving.cache_disk) << 20,
+            ),
             metrics,
             queue=serving.queue,
             idle_unload=serving.idle_unload,
@@ -135,6 +146,8 @@ def _check(serving: Serving) -> None:
         raise UsageError("the API key has characters that HTTP cannot send; use letters, digits and signs")
     if serving.api_key == "":
         raise UsageError("the API key is empty; give one, or leave it out")
+    if serving.cache_disk is not None and serving.cache_dir is None:
+        raise UsageError("--cache-disk limits what is saved in --cache-dir; give that, too, or leave it out")
     if serving.name is not None and not serving.name.strip():
         raise UsageError("--name is empty; give the model a name, or leave it out")
     for origin in serving.origins:

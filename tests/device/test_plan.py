@@ -124,7 +124,7 @@ def test_caches_of_earlier_conversations_are_counted(
     monkeypatch.setattr(planning, "find_available", lambda: Available(1000 * MIB, "the machine"))
     file = model_files / "target.gguf"
     edgespec.load(file, draft="none", n_ctx=256).close()
-    with pytest.raises(NotEnoughMemory, match=r"conversations: 2.0 GB(.|\n)*a smaller --cache-memory"):
+    with pytest.raises(NotEnoughMemory, match=r"conversations: 2.00 GB(.|\n)*a smaller --cache-memory"):
         edgespec.load(file, draft="none", n_ctx=256, cache_memory=2 * 10**9)
 
 

@@ -106,6 +106,7 @@ def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path
         (("--cors-origin", "localhost:3000"), "--cors-origin"),
         (("--cors-origin", "http://localhost/app"), "--cors-origin"),
         (("--name", ""), "--name"),
+        (("--cache-disk", 1), "--cache-disk"),
         (("--grace", "nan"), "--grace"),
         (("--idle-unload", "inf"), "--idle-unload"),
     ],
@@ -114,6 +115,21 @@ def test_options_that_cannot_be_meant_are_refused(
     model_files: Path, options: tuple[str, ...], named: str
 ) -> None:
     assert named in refused(model_files / "target.gguf", "--port", 0, *options)
+
+
+def test_a_conversation_goes_on_behind_a_restart(model_files: Path, tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "stay " * 100}], "temperature": 0, "max_tokens": 8}
+    processed = []
+    for _ in range(2):
+        with serving(model_files / "target.gguf", "--cache-dir", tmp_path / "caches") as (process, client):
+            answer = client.post("/v1/chat/completions", json=body).json()
+            usage = answer["usage"]
+            processed.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
+            body["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": "tim"}]
+            process.terminate()
+            process.wait(PATIENCE)
+    first, second = processed
+    assert second < 0.15 * first
 
 
 def test_a_foreign_name_is_refused(model_files: Path) -> None:

@@ -186,6 +186,15 @@ def test_answers_of_many_clients_are_not_mixed(endless: Server) -> None:
         assert list(pool.map(ask, prompts * 3)) == alone * 3
 
 
+def test_idle_models_that_come_back_know_what_they_read(model_files: Path, tmp_path: Path) -> None:
+    load = loader(model_files / "target.gguf", n_ctx=1024, cache_dir=tmp_path / "caches")
+    with served(load, idle_unload=0.1) as server:
+        server.complete("stay " * 100, temperature=0)
+        until(lambda: not server.turns.loaded)
+        usage = server.complete("stay " * 100, temperature=0)["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0.85 * usage["prompt_tokens"]
+
+
 def test_idle_models_leave_memory_and_come_back(model_files: Path) -> None:
     with served(loader(model_files / "target.gguf", n_ctx=64), idle_unload=0.1) as server:
         before = server.complete("stay", temperature=0, max_tokens=5)["choices"]

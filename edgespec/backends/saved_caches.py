@@ -1,0 +1,149 @@
+"""KV caches in a folder: what was computed survives that its models leave memory, or the machine ends.
+
+A cache is read by the model that wrote it alone: each has a folder of its own, named after what its bits
+depend on, and its own checks when it restores one. A file's name is the digest of its content, so that a
+damaged one is noticed. Whatever cannot be used is forgotten, with a line in the log, and computed anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from edgespec.backends.base import Backend, Copy, Sequence
+from edgespec.backends.fingerprint import identity
+from edgespec.errors import EdgespecError, UsageError
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".cache"
+_LIBRARIES = ("edgespec", "llama-cpp-python", "onnxruntime")
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A cache in a file."""
+
+    tokens: list[int]
+    file: Path
+
+
+class Folder:
+    """All that is saved, of several models, within a budget of bytes: what was not used for longest goes
+    first."""
+
+    def __init__(self, path: Path, budget: int, settings: str) -> None:
+        """settings: what a cache depends on besides its model. Made if missing, for this user alone. Raises
+        UsageError for a folder that cannot be had, or that others can read: caches tell conversations."""
+        self.path = path
+        self.budget = budget
+        self._settings = settings
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise UsageError(f"caches cannot be kept in {path}: {error.strerror}") from error
+        if os.name == "posix" and mode & 0o077:
+            raise UsageError(
+                f"caches tell what conversations were about, and others can read {path}; name another "
+                f"folder, or close this one: chmod 700 {path}"
+            )
+        self.shrink()
+
+    def shelf(self, backend: Backend) -> Shelf:
+        """What a model saved under these settings."""
+        parts = [type(backend).__name__, identity(backend.path), self._settings, *map(_version, _LIBRARIES)]
+        return Shelf(self, backend, self.path / sha256(repr(parts).encode()).hexdigest()[:24])
+
+    def shrink(self) -> None:
+        """Keep to the budget."""
+        files = [(file.stat().st_mtime, file.stat().st_size, file) for file in self.path.glob(f"*/*{SUFFIX}")]
+        total = sum(size for _, size, _ in files)
+        for _, size, file in sorted(files):
+            if total <= self.budget:
+                return
+            file.unlink(missing_ok=True)
+            total -= size
+
+
+class Shelf:
+    """The caches of one model."""
+
+    def __init__(self, folder: Folder, backend: Backend, path: Path) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._path = path
+        found = map(_read_header, sorted(path.glob(f"*{SUFFIX}")))
+        self.saved = [one for one in found if one is not None and len(one.tokens) <= backend.n_ctx]
+
+    def restore(self, saved: Saved, sequence: Sequence) -> None:
+        """Fill a sequence with it; it stays empty where that fails."""
+        try:
+            if _digest(saved.file) != saved.file.stem:
+                raise ValueError("it is damaged")
+            self._backend.restore(sequence, saved.file)
+            os.utime(saved.file)
+            log.info("%d tokens of %s were read from %s", len(sequence), self._backend.name, saved.file)
+        except (EdgespecError, OSError, ValueError) as error:
+            log.warning("%s is of no use: %s", saved.file, error)
+            self._backend.rollback(sequence, 0)
+            self._forget(saved)
+
+    def save(self, sequence: Sequence, copy: Copy | None) -> None:
+        """Keep a sequence's cache, or a copy, which goes there for it. What it begins with needs no file any
+        more."""
+        partial = self._path / f"{os.getpid()}.new"
+        try:
+            if copy is not None:
+                self._backend.paste(sequence, copy, len(copy.tokens))
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            self._backend.save(sequence, partial)
+            file = self._path / (_digest(partial) + SUFFIX)
+            partial.replace(file)
+        except (EdgespecError, OSError) as error:
+            log.warning("a cache of %s was not saved: %s", self._backend.name, error)
+            for left in self._path.glob(f"{partial.name}*"):
+                left.unlink(missing_ok=True)
+            return
+        for old in [one for one in self.saved if one.tokens == sequence.tokens[: len(one.tokens)]]:
+            self._forget(old)
+        self.saved.append(Saved(list(sequence.tokens), file))
+        log.info("%d tokens of %s were saved in %s", len(sequence), self._backend.name, file)
+        self._folder.shrink()
+
+    def _forget(self, saved: Saved) -> None:
+        saved.file.unlink(missing_ok=True)
+        self.saved.remove(saved)
+
+
+def _read_header(file: Path) -> Saved | None:
+    """Both backends' files begin with a line of JSON that has the tokens."""
+    try:
+        with file.open("rb") as opened:
+            tokens = json.loads(opened.readline(1 << 24))["tokens"]
+        if not all(isinstance(token, int) for token in tokens):
+            raise ValueError("its tokens are none")
+        return Saved(tokens, file)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        log.warning("%s is no saved cache: %s", file, error)
+        return None
+
+
+def _digest(file: Path) -> str:
+    digest = blake2b(digest_size=16)
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""

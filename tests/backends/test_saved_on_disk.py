@@ -1,0 +1,137 @@
+"""Caches that are saved when models are closed: what the next ones go on from, and what is never read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgespec
+from edgespec.errors import UsageError
+
+STORY = "stay " * 150
+BACKENDS = ["llama.cpp", "onnx"]
+
+
+@pytest.fixture(params=BACKENDS)
+def options(request: pytest.FixtureRequest, converted: Path, tmp_path: Path) -> dict[str, Any]:
+    """How to load the closed-form pair with a folder for its caches."""
+    return {
+        "pair": converted / "target.gguf",
+        "draft": converted / "draft.gguf",
+        "backend": request.param,
+        "depth": 3,
+        "n_ctx": 1024,
+        "threads": 1,
+        "cache_memory": 64 << 20,
+        "cache_dir": tmp_path / "caches",
+    }
+
+
+def said(runtime: edgespec.Runtime, text: str) -> edgespec.Generation:
+    return runtime.generate(text, max_tokens=12)
+
+
+def files(options: dict[str, Any]) -> list[Path]:
+    return sorted(file for file in options["cache_dir"].rglob("*") if file.is_file())
+
+
+def test_the_next_turn_goes_on_behind_a_restart(options: dict[str, Any]) -> None:
+    with edgespec.load(**options) as runtime:
+        first = said(runtime, STORY)
+        said(runtime, "tim " * 100)  # the only sequence is used for something else
+        plain = runtime.generate_plain(STORY + first.text + " mi", max_tokens=12)
+    with edgespec.load(**options) as runtime:
+        fed, draft = [], runtime.drafters[0].backend  # type: ignore[attr-defined]
+        forward = draft.forward
+        draft.forward = lambda s: (fed.append(sum(len(one.tokens) for one in s)), forward(s))[1]
+        second = said(runtime, STORY + first.text + " mi")
+        del draft.forward
+    assert second.tokens == plain.tokens
+    assert second.stats.prompt_tokens - second.stats.cached_tokens < 0.15 * first.stats.prompt_tokens
+    assert sum(fed) < 0.15 * first.stats.prompt_tokens + 4 * second.stats.rounds
+    assert first.stats.prompt_tokens > 400
+
+
+def test_only_this_user_can_read_them(options: dict[str, Any]) -> None:
+    with edgespec.load(**options) as runtime:
+        said(runtime, STORY)
+    assert files(options)
+    for folder in {parent for file in files(options) for parent in file.parents[:2]}:
+        assert folder.stat().st_mode & 0o077 == 0
+    options["cache_dir"].chmod(0o755)
+    with pytest.raises(UsageError, match="others can read"):
+        edgespec.load(**options)
+
+
+def test_what_is_damaged_is_forgotten_and_computed_anew(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with edgespec.load(**options) as runtime:
+        first = said(runtime, STORY)
+    damaged = files(options)
+    for file in damaged:
+        content = bytearray(file.read_bytes())
+        content[-100] ^= 1
+        file.write_bytes(content)
+    (damaged[0].parent / "mine.cache").write_bytes(b"no cache")
+    with caplog.at_level(logging.WARNING), edgespec.load(**options) as runtime:
+        again = said(runtime, STORY)
+        assert again.tokens == first.tokens
+        assert again.stats.cached_tokens == 0
+    assert "mine.cache is no saved cache" in caplog.text
+    assert caplog.text.count("it is damaged") == 2  # the target's, and the draft's
+    with edgespec.load(**options) as runtime:
+        assert said(runtime, STORY).stats.cached_tokens > 0  # what was computed anew was saved
+
+
+def test_another_model_or_type_of_cache_does_not_read_them(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with edgespec.load(**options) as runtime:
+        said(runtime, STORY)
+    other = "f16" if options["backend"] == "onnx" else "f32"
+    folder = options["pair"].parent
+    with caplog.at_level(logging.WARNING):
+        for change in (
+            {"kv_type": other},
+            {"pair": folder / "hopeless.gguf", "draft": "none", "depth": "auto"},
+        ):
+            with edgespec.load(**options | change) as runtime:
+                assert said(runtime, STORY).stats.cached_tokens == 0
+    assert not caplog.text
+
+
+def test_the_oldest_go_when_the_folder_is_full(options: dict[str, Any]) -> None:
+    with edgespec.load(**options) as runtime:
+        said(runtime, STORY)
+    size = sum(file.stat().st_size for file in files(options))
+    with edgespec.load(**options | {"cache_disk": size}) as runtime:
+        said(runtime, "tim " * 100)
+    assert 0 < sum(file.stat().st_size for file in files(options)) <= size
+    with edgespec.load(**options) as runtime:
+        assert said(runtime, STORY).stats.cached_tokens == 0
+    with edgespec.load(**options | {"cache_disk": 0}) as runtime:
+        said(runtime, STORY)
+    assert files(options) == []
+
+
+def test_a_folder_that_cannot_be_had_is_refused(model_files: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="caches cannot be kept in"):
+        edgespec.load(model_files / "target.gguf", draft="none", cache_dir=tmp_path / "file" / "caches")
+
+
+def test_what_cannot_be_written_is_logged_and_leaves_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with edgespec.load(**options) as runtime:
+        said(runtime, STORY)
+        monkeypatch.setattr(Path, "replace", full)
+    assert "No space left on device" in caplog.text
+    assert files(options) == []
