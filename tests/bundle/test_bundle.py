@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_models import need, need_module
-from wheelhouse import build
+from real_models import need
 
 from edgespec import HubError, ModelError, OfflineError, UsageError
 from edgespec.bundle.bundle import Order, make
@@ -35,14 +34,6 @@ def alone() -> list[str]:
     if os.environ.get("CI"):
         pytest.fail("a bundle must be installed without a network, and unshare --net does not work")
     pytest.skip("unshare --net does not work here")
-
-
-@pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that bundles of this machine take."""
-    for name in ("llama_cpp", "onnxruntime", "onnx", "tokenizers", "starlette", "uvicorn", "llguidance"):
-        need_module(name)
-    return build(tmp_path_factory.mktemp("wheels") / "all", "edgespec[llama,onnx,server,grammar]", "pip")
 
 
 @pytest.fixture(scope="session")
