@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -33,6 +34,11 @@ class Controlled(Controller):
         super().__init__(CostCurve(COSTS[costs]), arms)
         self.ledger.seconds = 1e6  # it may look around as often as it likes
         self.depths: list[int] = []
+
+    def fork(self) -> Controlled:
+        other = copy(self)
+        vars(other).update(vars(super().fork()))
+        return other
 
     def _observe_costs(self, finished: Round) -> None:
         self.depths.append(len(finished.drafted))
