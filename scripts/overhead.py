@@ -3,7 +3,8 @@
 python scripts/overhead.py [TRACES]
 
 Plays recorded traces as replay does, under the real controller with a draft model and prompt lookup. The time
-to choose includes asking both drafters what they offer: the lookup is the real one.
+to choose includes asking both drafters what they offer: the lookup is the real one, which reads the prompt
+when it is first asked.
 """
 
 from collections.abc import Callable
@@ -35,15 +36,15 @@ def main(traces: Path) -> None:
         click.echo(f"{name}: {len(rounds)} rounds, {len(recorded)} texts")
         for method in TIMED:
             _show(method, [spent for called, spent in calls if called == method])
-        own = [0.0]
+        own: list[float] = []
         for method, spent in calls:
-            own[-1] += spent
-            if method == "observe":
+            if method == "choose":
                 own.append(0.0)
-        own.pop()
+            if own:  # else it observes the pass that reads the prompt
+                own[-1] += spent
         _show("a round", own)
-        share = median(spent / (1e6 * done.seconds) for spent, done in zip(own, rounds, strict=True))
-        click.echo(f"  median share of a round's passes: {share:.2%}")
+        share = sum(own) / (1e6 * sum(done.seconds for done in rounds))
+        click.echo(f"  share of the time of all passes: {share:.2%}")
 
 
 def _show(what: str, times: list[float]) -> None:

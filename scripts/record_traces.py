@@ -1,6 +1,7 @@
-"""Record greedy traces of a suite for policy replay (edgespec/bench/traces.py).
+"""Record traces of a suite for policy replay (edgespec/bench/traces.py).
 
-python scripts/record_traces.py TARGET DRAFT SUITE.jsonl OUT.jsonl.gz [--tokens 128]; DRAFT may be "none".
+python scripts/record_traces.py TARGET DRAFT SUITE.jsonl OUT.jsonl.gz [--tokens 128] [--temperature 0.7];
+DRAFT may be "none".
 """
 
 import json
@@ -16,6 +17,7 @@ from edgespec.chat.templates import chat_prompt
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine
+from edgespec.decoding.sampling import SamplerSettings
 from edgespec.hub.resolve import resolve
 
 
@@ -25,7 +27,10 @@ from edgespec.hub.resolve import resolve
 @click.argument("suite", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--tokens", default=128, show_default=True)
-def main(target: str, draft: str, suite: Path, out: Path, tokens: int) -> None:
+@click.option("--temperature", default=0.0, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def main(target: str, draft: str, suite: Path, out: Path, tokens: int, temperature: float, seed: int) -> None:
+    sampling = SamplerSettings(temperature=temperature)
     target_model = LlamaCpp(resolve(target).path)
     draft_model = None if draft == "none" else LlamaCpp(resolve(draft).path)
     cache = None if draft_model is None else draft_model.open()
@@ -34,11 +39,11 @@ def main(target: str, draft: str, suite: Path, out: Path, tokens: int) -> None:
     def traces() -> Iterator[Trace]:
         for line in map(json.loads, suite.read_text("utf-8").splitlines()):
             prompt = chat_prompt(target_model, [{"role": "user", "content": line["turns"][0]}])
-            text = engine.generate(prompt, Request(max_tokens=tokens)).run().tokens
+            text = engine.generate(prompt, Request(sampling, max_tokens=tokens, seed=seed)).run().tokens
             if draft_model is None or cache is None:
                 yield Trace(line["id"], line["category"], prompt, text)
             else:
-                yield record(line["id"], line["category"], prompt, text, draft_model, cache)
+                yield record(line["id"], line["category"], prompt, text, draft_model, cache, sampling, seed)
             click.echo(f"{line['id']}: {len(text)} tokens")
 
     save(traces(), out)

@@ -62,19 +62,21 @@ class Level:
 
     def __init__(self) -> None:
         self._hits = self._expected = self._weight = 0.0
-        self._ratio = 1.0
+        self._ratio: float | None = 1.0
 
     def add(self, value: float, expected: float) -> None:
         kept = 1.0 - 1.0 / TEXT_MEMORY
         self._hits = self._hits * kept + value
         self._expected = self._expected * kept + expected
         self._weight = self._weight * kept + 1.0
-        usual = self._expected / self._weight
-        found = (self._hits + TEXT_PRIOR * usual) / (self._weight + TEXT_PRIOR)
-        self._ratio = _odds(found) / _odds(usual)
+        self._ratio = None
 
     def apply(self, probability: float) -> float:
         """What a table says, for the text as it is now."""
+        if self._ratio is None:
+            usual = self._expected / self._weight
+            found = (self._hits + TEXT_PRIOR * usual) / (self._weight + TEXT_PRIOR)
+            self._ratio = _odds(found) / _odds(usual)
         odds = _odds(probability) * self._ratio
         return odds / (1.0 + odds)
 
@@ -114,6 +116,7 @@ class Acceptance:
         """Another text begins: nothing is known of its level."""
         self._sure, self._text = Level(), Level()
         self._by_place: list[float] | None = None
+        self._by_bin: dict[int, float] = {}
 
     def fork(self) -> Acceptance:
         """For another text, written at the same time: the tables are the same, the level is its own."""
@@ -130,7 +133,10 @@ class Acceptance:
 
     def now(self, confidence: float) -> float:
         """P(accepted) of a token whose q is known."""
-        return self._sure.apply(self._now[_bin(confidence)].mean)
+        i = _bin(confidence)
+        if (found := self._by_bin.get(i)) is None:
+            found = self._by_bin[i] = self._sure.apply(self._now[i].mean)
+        return found
 
     def ahead(self, steps: int, drafted: Sequence[float] = ()) -> list[float]:
         """P(accepted | all before accepted) of the next `steps` tokens, whose q is not known yet, behind
@@ -173,6 +179,7 @@ class Acceptance:
             cell.add(token.accepted)
         self._learned[0] += 1
         self._by_place = None
+        self._by_bin.clear()
 
     def _chain(self) -> list[float]:
         if self._by_place is None:

@@ -227,6 +227,8 @@ class Controller:
         """The depth up to which a round of which nothing is accepted stays within the purse."""
         verify = self._verify
         limit = verify[1] + self._purse.holds(verify[1])
+        if first + room * each + max(verify) <= limit:
+            return room
         for j in range(1, room + 1):
             if first + j * each + verify[j + 1] > limit:
                 return j - 1

@@ -70,12 +70,13 @@ class NGram:
         """Index what is new of the text, and look up where it goes on."""
         if self._text != context[: len(self._text)]:
             self._forget()
-        for token in context[len(self._text) :]:
-            # The n-grams that end here are followed by `token`: only what has a successor is indexed.
+        known, text = len(self._text), self._text
+        text += context[known:]
+        # The n-grams that end before a token are followed by it: only what has a successor is indexed.
+        for place in range(known, len(text)):
             for n in self._sizes:
-                if len(self._text) >= n:
-                    self._behind[tuple(self._text[-n:])] = len(self._text)
-            self._text.append(token)
+                if place >= n:
+                    self._behind[tuple(text[place - n : place])] = place
         self._next = self._find(self._text)
         self._match = 0 if self._next is None else self._length_of_match(self._next)
 
