@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from edgespec.backends import speed
 from edgespec.backends.base import Backend
 from edgespec.backends.caches import Caches
 from edgespec.backends.fingerprint import identity
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.loading import Settings, context_of, open_backend
-from edgespec.backends.speed import pass_seconds
 from edgespec.control import priors
 from edgespec.control.arms import Arm
 from edgespec.control.controller import Controller
@@ -27,7 +27,7 @@ from edgespec.hub import state
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.model_file import ModelFile
 
-KEPT = "controller.json"
+KEPT, COSTS = "controller.json", "costs.json"
 
 
 def open_draft(file: ModelFile, target: Backend, backend: str, settings: Settings, advice: str) -> Backend:
@@ -63,25 +63,30 @@ def controlled(
     drafters: list[Drafter] = [lookup]
     looked_up = priors.recall(kept, lookup.name, priors.LOOKUP)
     arms = {lookup.name: Arm(looked_up)}
+    costs: dict[str, CostCurve] = {}
     if draft is not None and draft_file is not None:
-        curve = _curve(draft.backend, draft_file, settings)
+        curve = _curve(draft.backend, draft_file, settings, costs)
         model = DraftModel(draft.backend, lookup, draft)
         drafters.insert(0, model)
         arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve, looked_up)
-    curve, lengths = _curve(target, target_file, settings), Lengths(kept.get("lengths"))
+    curve, lengths = _curve(target, target_file, settings, costs), Lengths(kept.get("lengths"))
     controller = Controller(curve, arms, priors.recall_ledger(kept), lengths)
 
     def save() -> None:
         state.write(KEPT, state.read(KEPT) | {key: priors.keep(controller)})
+        state.write(COSTS, state.read(COSTS) | {name: curve.as_dict() for name, curve in costs.items()})
 
     return drafters, controller, save
 
 
-def _curve(model: Backend, file: ModelFile, settings: Settings) -> CostCurve:
+def _curve(model: Backend, file: ModelFile, settings: Settings, costs: dict[str, CostCurve]) -> CostCurve:
+    """What passes of a model cost; also put into `costs`, by what it is kept by."""
     runtime = "llama.cpp" if isinstance(model, LlamaCpp) else "onnx"
-    seconds = pass_seconds(file.path, runtime, model, settings.threads, settings.conditions)
+    seconds = speed.pass_seconds(file.path, runtime, model, settings.threads, settings.conditions)
     points = {n: s for n, s in seconds.items() if s > 0.0} or {1: 0.01}  # no room to measure: any start
-    return CostCurve(points, _per_context(file.path))
+    name = f"{speed.key(file.path, runtime, settings.threads, settings.conditions)}/{runtime}"
+    costs[name] = CostCurve(points, _per_context(file.path), state.read(COSTS).get(name))
+    return costs[name]
 
 
 def _per_context(path: Path) -> float:

@@ -96,21 +96,22 @@ def _measure_once(
 ) -> Times:
     times = measure(backend, announce)
     known = state.read(FILE)
-    known.setdefault(_key(path, name, threads, conditions), {})[name] = times
+    known.setdefault(key(path, name, threads, conditions), {})[name] = times
     state.write(FILE, known)
     return times
 
 
 def _known(path: Path, name: str, threads: int | None, conditions: str) -> Times | None:
     """What was measured with all SIZES."""
-    by_name = state.read(FILE).get(_key(path, name, threads, conditions))
+    by_name = state.read(FILE).get(key(path, name, threads, conditions))
     times = by_name.get(name) if isinstance(by_name, dict) else None
     return times if isinstance(times, dict) and {str(n) for n in SIZES} <= times.keys() else None
 
 
-def _key(path: Path, name: str, threads: int | None, conditions: str) -> str:
-    """Of ONNX Runtime with the conversions of a GGUF file: made anew, or for other operators, they take
-    another time. llama.cpp reads the file itself."""
+def key(path: Path, name: str, threads: int | None, conditions: str = "") -> str:
+    """What times of passes are kept by: the device, the model, the threads. Of ONNX Runtime with the
+    conversions of a GGUF file: made anew, or for other operators, they take another time. llama.cpp reads the
+    file itself."""
     made = []
     if name == "onnx" and path.is_file():
         folders = (folder_for(path), folder_for(path, portable=True))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 WINDOW = 7
 """passes whose median deviation is the scale: up to three outliers leave no trace, a lasting change shows
@@ -26,6 +27,8 @@ SURPRISE = 0.25
 """a single pass counts as at most this far (in log) from what its size should have cost"""
 LONGEST = 64
 """larger passes occur in reading a prompt, not in verifying: they cost so much a token"""
+MOST = math.log(4.0)
+"""a shape (in log) is not believed beyond, from one run to the next"""
 BULK_MEMORY = 4
 """passes over which the seconds per token of larger ones are averaged"""
 
@@ -33,23 +36,27 @@ BULK_MEMORY = 4
 class CostCurve:
     """What a pass of n tokens behind L costs one model here, learned from the passes themselves."""
 
-    def __init__(self, points: Mapping[int, float], per_context: float = 0.0) -> None:
+    def __init__(self, points: Mapping[int, float], per_context: float = 0.0, known: Any = None) -> None:
         """points: measured seconds by n, at least one; other sizes are interpolated, and extrapolated
         along the last segment (no cheaper than flat). per_context: relative cost of each token of
-        context, the bytes of its keys and values ÷ the bytes of the weights."""
+        context, the bytes of its keys and values ÷ the bytes of the weights. known: what `as_dict` gave in
+        another run, of no use where the points were measured anew."""
+        self._points = {str(n): seconds for n, seconds in points.items()}
         self._base = [0.0, *(_interpolated(points, n) for n in range(1, LONGEST + 1))]
         self._slope = (self._base[LONGEST] - self._base[LONGEST // 2]) / (LONGEST - LONGEST // 2)
         self.per_token: float | None = None
         """seconds a token of larger passes, at scale 1, once there were any"""
         self._per_context = per_context
         self._shape = [0.0] * (LONGEST + 1)
-        self._shaped = self._base.copy()
-        """base and shape together"""
         self._seen = [0] * (LONGEST + 1)
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._log_scale = 0.0
         self.noise = 0.05
         """typical relative deviation of a pass from the curve"""
+        self._recall(known)
+        self._started_from = self._shape.copy()
+        self._shaped = [base * math.exp(shape) for base, shape in zip(self._base, self._shape, strict=True)]
+        """base and shape together"""
 
     @property
     def scale(self) -> float:
@@ -84,6 +91,27 @@ class CostCurve:
         self._seen[n] += 1
         self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
         self._shaped[n] = self._base[n] * math.exp(self._shape[n])
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is worth keeping: the shape, half as this run found it and half as it was before, so that a
+        run on a busy machine does not spoil it; and how fast prompts are read. Not the scale, which is the
+        machine's of the day."""
+        shape = [round((a + b) / 2.0, 4) for a, b in zip(self._shape, self._started_from, strict=True)]
+        return {"points": self._points, "shape": shape, "per_token": self.per_token}
+
+    def _recall(self, known: Any) -> None:
+        """Take over what another run learned, if it has the form of what this one keeps."""
+        try:
+            if known["points"] != self._points or len(known["shape"]) != LONGEST + 1:
+                return
+            shape = [max(-MOST, min(MOST, float(deviation))) for deviation in known["shape"]]
+            per_token = None if known["per_token"] is None else float(known["per_token"])
+        except (KeyError, TypeError, ValueError):
+            return
+        if not any(map(math.isnan, shape)):
+            self._shape = shape
+        if per_token is not None and 0.0 < per_token < math.inf:
+            self.per_token = per_token
 
     def _at_scale_one(self, n: int, length: int) -> float:
         if n <= LONGEST:

@@ -35,6 +35,9 @@ def test_what_was_measured_and_learned_is_kept_beside_the_models(
     (kept,) = json.loads((state / "controller.json").read_text()).values()
     assert set(kept["acceptance"]) == {"draft", "ngram"}
     assert kept["ledger"][0] > 0
+    learned = json.loads((state / "costs.json").read_text())
+    assert len(learned) == 2  # of the target and of the draft
+    assert any(any(curve["shape"]) for curve in learned.values())
 
 
 def test_damaged_state_costs_nothing_but_time(
@@ -42,7 +45,7 @@ def test_damaged_state_costs_nothing_but_time(
 ) -> None:
     state = Path(environment["EDGESPEC_HOME"]) / "state"
     state.mkdir(parents=True)
-    for name in ("backend_speed.json", "controller.json", "bandwidth.json"):
+    for name in ("backend_speed.json", "controller.json", "costs.json", "bandwidth.json"):
         (state / name).write_text("{ nonsense")
     assert edgespec("run", *pair, "yes, stay", "--max-tokens", 5).code == 0
     assert edgespec("probe", "--json").json["bandwidth"]["best"] > 0

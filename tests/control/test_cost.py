@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,67 @@ def test_context_costs_what_its_keys_and_values_add() -> None:
     for length in range(0, 2000, 50):
         curve.observe(1, length, 1.0 + length * 1e-3)
     assert curve.seconds(1, 0) == pytest.approx(1.0)
+
+
+# --- between runs ---
+
+
+def run_of(known: Any, cost: dict[int, float], passes: int = 60, scale: float = 1.0) -> CostCurve:
+    """A curve after a run in which passes cost this."""
+    curve, rng = CostCurve(Q4_0, known=known), np.random.default_rng(passes)
+    for _ in range(passes):
+        for n, seconds in cost.items():
+            curve.observe(n, 0, scale * seconds * float(rng.lognormal(0.0, 0.03)))
+    return curve
+
+
+CLIFF = Q4_0 | {5: 0.095}
+"""where nothing was measured"""
+
+
+def kept(curve: CostCurve) -> Any:
+    return json.loads(json.dumps(curve.as_dict()))
+
+
+def test_a_cliff_is_there_in_the_third_run_before_it_is_met() -> None:
+    curve = CostCurve(Q4_0)
+    for _ in range(3):
+        curve = run_of(kept(curve), CLIFF)
+    assert CostCurve(Q4_0, known=kept(curve)).seconds(5) == pytest.approx(0.095, rel=0.08)
+    assert CostCurve(Q4_0, known=kept(curve)).seconds(4) == pytest.approx(0.049, rel=0.08)
+
+
+def test_that_a_run_was_slow_is_not_kept() -> None:
+    again = CostCurve(Q4_0, known=kept(run_of(None, Q4_0, scale=3.0)))
+    assert [again.seconds(n) for n in Q4_0] == pytest.approx(list(Q4_0.values()), rel=0.08)
+
+
+def test_a_run_on_a_busy_machine_spoils_the_next_by_half_and_the_one_after_hardly() -> None:
+    """In it passes of four tokens, whenever there were some, took three times as long."""
+    good = run_of(None, Q4_0)
+    bad = run_of(kept(good), Q4_0 | {4: 3 * 0.049})
+    spoiled = CostCurve(Q4_0, known=kept(bad))
+    assert spoiled.seconds(4) < 0.049 * 3**0.55
+    assert run_of(kept(bad), Q4_0, passes=12).seconds(4) == pytest.approx(0.049, rel=0.15)
+
+
+def test_how_fast_prompts_are_read_is_kept() -> None:
+    curve = CostCurve(Q4_0)
+    curve.observe(512, 0, 1.0)
+    assert CostCurve(Q4_0, known=kept(curve)).seconds(1024) == pytest.approx(2.0)
+
+
+def test_points_measured_anew_make_what_was_learned_void() -> None:
+    learned = kept(run_of(None, CLIFF))
+    assert CostCurve({1: 0.02, 8: 0.03}, known=learned).seconds(5) == CostCurve({1: 0.02, 8: 0.03}).seconds(5)
+
+
+@pytest.mark.parametrize(
+    "change", [{"shape": [1.0]}, {"shape": ["x"] * 65}, {"shape": 3}, {"per_token": "x"}]
+)
+def test_nonsense_is_no_error(change: dict[str, Any]) -> None:
+    for known in (None, 3, {}, kept(CostCurve(Q4_0)) | change):
+        assert CostCurve(Q4_0, known=known).seconds(4) == pytest.approx(0.049)
 
 
 def test_a_roofline_is_flat_until_arithmetic_takes_longer_than_memory() -> None:
