@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, mean
 
+from edgespec.bench.foresight import clairvoyant
 from edgespec.bench.policies import DEEPEST as DEEPEST_FIXED
 from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
-from edgespec.bench.replay import Costs, clairvoyant, ours, play
+from edgespec.bench.replay import Costs, ours, play
 from edgespec.bench.traces import Trace
 from edgespec.control.controller import DEEPEST, Controller
 from edgespec.control.policy import FixedDepth, Policy

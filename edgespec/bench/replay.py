@@ -8,14 +8,14 @@ target's, so that every policy gets the same tokens and differs in time alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgespec.backends.base import Step
 from edgespec.bench.traces import Guess, Trace
 from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance
-from edgespec.control.arms import GUESSES, Arm
+from edgespec.control.arms import Arm
 from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
 from edgespec.control.policy import NOBODY, Policy, propose
@@ -273,44 +273,6 @@ def play(
     policy.finish(budget is not None and len(trace.text) < budget)
     played.seconds = clock.now
     return played
-
-
-def clairvoyant(trace: Trace, costs: Costs) -> Played:
-    """The fastest decoding of a trace by one who knows the text: dynamic programming over places, with
-    the choice of drafter and depth in every round, never drafting what will be rejected; the draft model
-    reads the prompt at once or never. (Its catching up is taken to be free, which only makes the bound
-    higher.)"""
-    reading = costs.reading * len(trace.prompt)
-    with_model = Played(len(trace.text) - 1, _foreseen(trace, costs), reading_seconds=reading)
-    without = Played(len(trace.text) - 1, _foreseen(replace(trace, model=()), costs))
-    return max(with_model, without, key=lambda played: played.speed)
-
-
-def _foreseen(trace: Trace, costs: Costs) -> float:
-    """Seconds of the fastest decoding."""
-    n, lookup = len(trace.text), NGram()
-    seconds = [0.0] * (n + 1)
-    runs: list[int] = []  # how far the lookup is right from each place
-    for at in range(1, n):
-        lookup.begin([*trace.prompt, *trace.text[:at]], NO_STATE)
-        run = 0
-        while at + run < n - 1 and (node := lookup.extend()) and node.token == trace.text[at + run]:
-            run += 1
-        runs.append(run)
-    for at in reversed(range(1, n)):
-        best = costs.target(1) + seconds[at + 1]
-        for k in range(1, runs[at - 1] + 1):
-            best = min(best, costs.target(k + 1) + seconds[at + k + 1])
-        spent, read, ahead = 0.0, 0, min(GUESSES, runs[at - 1])
-        for k, guess in enumerate(trace.drafts(at), 1):
-            if guess.token != trace.text[at + k - 1] or at + k >= n:
-                break
-            if read > ahead:  # another pass, which reads ahead as far as lookup guesses right
-                spent, read, ahead = spent + costs.model(read), 0, min(GUESSES, runs[at + k - 2])
-            read += 1
-            best = min(best, spent + costs.model(read) + costs.target(k + 1) + seconds[at + k + 1])
-        seconds[at] = best
-    return seconds[1]
 
 
 def ours(costs: Costs) -> Controller:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.bench.foresight import clairvoyant
 from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
-from edgespec.bench.replay import CURVES, MODEL, Costs, clairvoyant, ours, play
+from edgespec.bench.replay import CURVES, MODEL, Costs, ours, play
 from edgespec.bench.traces import Trace, load, save
 from edgespec.control import priors
 from edgespec.control.controller import Controller
