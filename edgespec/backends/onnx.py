@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Capabilities, Copy, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.onnx_converted import ConvertedModel
-from edgespec.backends.onnx_model import Array, Cache, Limits, Model
+from edgespec.backends.onnx_model import Array, Cache, Feed, Limits, Model
 from edgespec.backends.onnx_standard import StandardModel
 from edgespec.backends.prefix import check_prefix
 from edgespec.convert.folder import is_converted
@@ -66,8 +66,9 @@ class _Open:
 
 
 class Onnx:
-    """`Backend` on ONNX Runtime. Segments of several sequences are computed one after another: the
-    attention operator takes several new tokens for one sequence at a time only."""
+    """`Backend` on ONNX Runtime. Segments of several sequences share a pass where attention is edgespec's
+    own; ONNX Runtime's takes several new tokens for one sequence at a time only, so there they follow one
+    another."""
 
     def __init__(self, path: Path, options: OnnxOptions | None = None, name: str | None = None) -> None:
         """Load a folder that `edgespec convert` made, or one with an ONNX model and tokenizer by others.
@@ -113,7 +114,9 @@ class Onnx:
         self.compute_seconds = 0.0
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self._free = list(range(options.sequences))
-        model.prepare(Limits(self.n_ctx, self.max_batch, self.max_rows, pad=options.strict))
+        model.prepare(
+            Limits(self.n_ctx, self.max_batch, self.max_rows, options.sequences, pad=options.strict)
+        )
 
     def _probe(self, model: Model, options: OnnxOptions) -> Capabilities:
         """Whether logits depend on the pass is tried, not assumed: strict output rests on it."""
@@ -128,6 +131,7 @@ class Onnx:
             gpu=model.provider in ("cuda", "tensorrt"),
             tree=model.tree,
             hidden=bool(model.hidden),
+            batch=model.batch,
             drafts_only=model.trimmed,
         )
 
@@ -156,23 +160,24 @@ class Onnx:
         model = self._loaded()
         if not self._free:
             raise BackendError(f"all {len(self._open)} sequences of {self.name} are in use; close one first")
-        sequence = Sequence(self._free.pop(0))
-        self._open[sequence.id] = _Open(sequence, model.cache())
+        slot = min(self._free)  # whose memory may be in use already
+        self._free.remove(slot)
+        sequence = Sequence(slot)
+        self._open[slot] = _Open(sequence, model.cache(slot))
         return sequence
 
     def forward(self, segments: SequenceOf[Segment]) -> Logits:
         model = self._loaded()
         n, rows = self._check(segments)
-        at = 0
-        logits: Logits = np.empty((0, self.n_vocab), np.float32)
         started = perf_counter()
         length = len(segments[0].sequence)
         try:
-            for s in segments:
-                wanted = range(len(s.tokens) - s.rows, len(s.tokens))
-                cache = self._open[s.sequence.id].cache
-                logits = model.run(cache, len(s.sequence), s.tokens, s.parents, wanted, at)
-                at += s.rows
+            logits = model.run(
+                [
+                    Feed(self._open[s.sequence.id].cache, len(s.sequence), s.tokens, s.rows, s.parents)
+                    for s in segments
+                ]
+            )
         except UsageError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no common base

@@ -12,21 +12,41 @@ from edgespec.kernels.library import DOMAIN
 if TYPE_CHECKING:
     from onnx import GraphProto
 
+SEGMENTS = "segments"
+"""the input that tells our attention which rows belong to which sequence, see kernels/attention_op.cpp"""
+_SEQUENCE = "seqlens_k"
 _FLOATS = (0, 1, 2, 7, 8, 10)
 """inputs of the attention operator that must have the type of its cache, beside the cache"""
 
 
 def adapted(path: Path, *, half: bool) -> bytes | None:
-    """The graph of a model file with its windows as this runtime understands them and, if `half`, with
-    keys and values in float16; None if it may be loaded as it is."""
+    """The graph of a model file with its windows as this runtime understands them, for several sequences
+    where attention is ours, and, if `half`, with keys and values in float16; None if it may be loaded as it
+    is."""
     model = read_converted(path)
     changed = fit_windows(model.graph)
+    shared = _take_several(model.graph)
     if half:
         _keep_in_half(model.graph)
-    if not changed and not half:
+    if not (changed or shared or half):
         return None
     serialized: bytes = model.SerializeToString()
     return serialized
+
+
+def _take_several(graph: GraphProto) -> bool:
+    """Files have one sequence, of which ONNX Runtime's attention wants to know `seqlens_k`. Ours takes
+    several; whether it is there."""
+    ours = [node for node in graph.node if node.domain == DOMAIN and node.op_type == "Attention"]
+    for node in ours:
+        node.input[:] = [SEGMENTS if name == _SEQUENCE else name for name in node.input]
+    for value in graph.input:
+        if ours and value.name == _SEQUENCE:
+            value.name = SEGMENTS
+            shape = value.type.tensor_type.shape
+            shape.dim[0].dim_param = "sequences"
+            shape.dim.add().dim_value = 3
+    return bool(ours)
 
 
 def _keep_in_half(graph: GraphProto) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +35,54 @@ def kv_type(name: str) -> type[np.floating[Any]]:
     return KV_TYPES[name]
 
 
+def growing_zeros(shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> Array:
+    """As `np.zeros`, in memory that is taken page by page as it is written to. numpy asks for huge pages, of
+    which the beginnings of many texts, head by head, would take far more than they fill."""
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape, dtype)
+    memory = mmap.mmap(-1, prod(shape) * np.dtype(dtype).itemsize, flags=mmap.MAP_PRIVATE)
+    with suppress(OSError):  # a kernel that knows no huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+class Binding:
+    """Arrays bound to a session's inputs and outputs. They must stay alive."""
+
+    def __init__(self, session: Any, caches: Mapping[str, Array], presents: SequenceOf[str]) -> None:
+        """`caches`: by input; `presents`: the outputs that are written into them."""
+        self._session, self._binding = session, session.io_binding()
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+        for (past, buffer), present in zip(caches.items(), presents, strict=True):
+            self.input(past, buffer)
+            self.output(present, buffer)
+
+    def input(self, name: str, buffer: Array, shape: tuple[int, ...] | None = None) -> None:
+        """`shape`: of as much of the buffer as is meant."""
+        self._bind(self._binding.bind_input, name, buffer, shape or buffer.shape)
+
+    def output(self, name: str, buffer: Array, shape: tuple[int, ...] | None = None) -> None:
+        self._bind(self._binding.bind_output, name, buffer, shape or buffer.shape)
+
+    def _bind(self, to: Any, name: str, buffer: Array, shape: tuple[int, ...]) -> None:
+        place = (buffer.ctypes.data, shape)
+        if self._bound.get(name) != place:  # a look costs less
+            to(name, "cpu", 0, buffer.dtype, shape, buffer.ctypes.data)
+            self._bound[name] = place
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+
 class FixedCache:
     """`Cache` in buffers as long as the context, bound as both inputs and outputs."""
 
-    def __init__(self, binding: Any, buffers: Mapping[str, Array], presents: SequenceOf[str]) -> None:
+    def __init__(self, binding: Binding, buffers: Mapping[str, Array], place: int = 0) -> None:
         """`buffers`: zeros [1, kv heads, capacity, head] by input, or in tiles of t positions [1, kv heads,
-        capacity / t, head, t], whose pages are committed when first written; `presents`: the outputs that
-        belong to them."""
-        self.binding = binding
+        capacity / t, head, t], whose pages are committed when first written; `place`: where they begin in
+        what is bound."""
+        self.binding, self.place = binding, place
         self._buffers = buffers
-        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
-        for (past, buffer), present in zip(buffers.items(), presents, strict=True):
-            bind(binding.bind_input, past, buffer)
-            bind(binding.bind_output, present, buffer)
-
-    def rebind(self, to: Any, name: str, buffer: Array, shape: tuple[int, ...]) -> None:
-        """As `bind`, if that is not what is bound already: it costs more than a look."""
-        place = (buffer.ctypes.data, shape)
-        if self._bound.get(name) != place:
-            bind(to, name, buffer, shape)
-            self._bound[name] = place
 
     def arrays(self, length: int) -> Mapping[str, Array]:
         return {name: _read(buffer, np.arange(length)) for name, buffer in self._buffers.items()}
@@ -85,12 +116,6 @@ def _write(buffer: Array, at: NDArray[np.int64], values: Array) -> None:
     else:
         tile = buffer.shape[4]
         buffer[:, :, at // tile, :, at % tile] = np.moveaxis(values, 2, 0)
-
-
-def bind(to: Any, name: str, buffer: Array, shape: SequenceOf[int] | None = None) -> None:
-    """Bind an input or output (`to` is the binding's method) to the memory of an array, which must stay
-    alive. `shape`: of as much of it as is meant."""
-    to(name, "cpu", 0, buffer.dtype, buffer.shape if shape is None else shape, buffer.ctypes.data)
 
 
 def writes_in_place(path: Path, pasts: SequenceOf[str], presents: SequenceOf[str]) -> bool:

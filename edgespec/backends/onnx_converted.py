@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from edgespec.backends.base import Logits, Tokenizer
 from edgespec.backends.fingerprint import identity
-from edgespec.backends.onnx_adapted import adapted
-from edgespec.backends.onnx_buffers import FixedCache, bind, kv_type
-from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
+from edgespec.backends.onnx_adapted import SEGMENTS, adapted
+from edgespec.backends.onnx_buffers import Binding, FixedCache, growing_zeros, kv_type
+from edgespec.backends.onnx_model import Array, Feed, Limits, Shape
 from edgespec.backends.onnx_session import open_session
 from edgespec.backends.onnx_window import BIAS
 from edgespec.backends.vocabulary_model import VocabularyModel
@@ -34,7 +34,8 @@ others does not cross that length."""
 
 
 class ConvertedModel:
-    """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer.
+    """`Model` on a converted folder. The cache is written in place: inputs and outputs are one buffer. For
+    our attention, the caches of all sequences lie in one, so that a pass can have tokens of several.
 
     Logits of a trimmed draft are put into rows as wide as the vocabulary, which are -inf elsewhere: whoever
     reads them need not know that it is one.
@@ -73,6 +74,7 @@ class ConvertedModel:
             self.row_invariant: bool = about["row_invariant"]
             self._inputs = {i.name: i.shape for i in session.get_inputs()}
             self._kv_shape = (1, about["kv_heads"], about["head"])
+            self._tiled = SEGMENTS in self._inputs
             self._head = self._ids_of_head(session)
         except (KeyError, ValueError, TypeError) as error:
             raise ModelError(
@@ -80,9 +82,8 @@ class ConvertedModel:
             ) from error
         self.trimmed = self._head is not None
         self.session = session
-        self.prepare(Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False))
-        cache = self.cache()
-        self.run(cache, 0, [0, 0], None, [0, 1], 0)
+        self.prepare(Limits(n_ctx=4, max_batch=2, max_rows=2, sequences=1, pad=False))
+        self.run([Feed(self.cache(0), 0, [0, 0], rows=2)])
 
     def _ids_of_head(self, session: Any) -> NDArray[np.int32] | None:
         """The ids whose rows a trimmed head has; None: it has all. Raises ValueError if they do not fit."""
@@ -103,6 +104,7 @@ class ConvertedModel:
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
         self._pad = limits.pad and not self.row_invariant
+        self.batch = self._tiled and not self.tree and not self._pad
         # A padded pass and one of the tree graph round differently, and so would the keys and values.
         known = repr((*self._conversion, self.tree, self._pad))
         self.fingerprint = hashlib.sha256(known.encode()).hexdigest()
@@ -110,12 +112,19 @@ class ConvertedModel:
         self._ids = np.zeros(tokens, np.int64)
         self._positions = np.zeros(tokens, np.int64)
         self._rows = np.zeros(rows + 1, np.int64)
+        self._segments = np.zeros((limits.sequences, 3), np.int32)
         self._last = np.zeros(1, np.int32)
         self._total = np.zeros((), np.int32)
         self._logits: Logits = np.full((rows, self.shape.vocabulary), -np.inf, np.float32)
         self._yielded: Logits = self._logits
         if self._head is not None:
             self._yielded = np.empty((rows, len(self._head)), np.float32)
+        key = self._inputs["past_key_values.0.key"]
+        self._tile = key[-1] if self._tiled else 1
+        needed = limits.n_ctx + 1  # one more for a row that only fills up a pass
+        self._capacity = -(-needed // self._tile) * self._tile
+        if self._tiled:
+            self._shared = self._allocate(limits.sequences)
         self._no_bias = np.zeros(tokens * (limits.n_ctx + 1) if self.tree else 0, np.float32)
         self.hidden: Mapping[str, NDArray[np.float32]] = {
             output.name.removeprefix("hidden."): np.empty((rows, self._about["width"]), np.float32)
@@ -123,77 +132,93 @@ class ConvertedModel:
             if output.name.startswith("hidden.")
         }
 
-    def cache(self) -> FixedCache:
+    def cache(self, slot: int) -> FixedCache:
+        if not self._tiled:
+            return FixedCache(*self._allocate(1))
+        binding, buffers = self._shared
+        place = slot * self._capacity
+        own = {}
+        for name, buffer in buffers.items():
+            tile = buffer.shape[4] if buffer.ndim == 5 else 1
+            own[name] = buffer[:, :, place // tile : (place + self._capacity) // tile]
+        return FixedCache(binding, own, place)
+
+    def _allocate(self, sequences: int) -> tuple[Binding, dict[str, Array]]:
+        """Buffers for the caches of so many sequences, and what binds them."""
         _, heads, head = self._kv_shape
-        capacity = self._limits.n_ctx + 1  # one more for a row that only fills up a pass
-        shape: tuple[int, ...] = (1, heads, capacity, head)
+        positions = sequences * self._capacity
+        shape: tuple[int, ...] = (1, heads, positions, head)
         shapes = {"key": shape, "value": shape}
-        if len(self._inputs["past_key_values.0.key"]) == 5:
-            *_, tile = self._inputs["past_key_values.0.key"]
-            tiles = -(-capacity // tile)
-            shapes = {"key": (1, heads, tiles, head, tile), "value": (1, heads, tiles * tile, head)}
+        if self._tiled:
+            shapes["key"] = (1, heads, positions // self._tile, head, self._tile)
         parts = {f"{i}.{part}": shapes[part] for i in range(self.shape.layers) for part in shapes}
         buffers: dict[str, Array] = {
-            f"past_key_values.{part}": np.zeros(shape, self._kv_type) for part, shape in parts.items()
+            f"past_key_values.{part}": growing_zeros(shape, self._kv_type) for part, shape in parts.items()
         }
-        cache = FixedCache(self.session.io_binding(), buffers, [f"present.{part}" for part in parts])
-        bind(cache.binding.bind_input, "seqlens_k", self._last)
-        if "total_sequence_length" in self._inputs:
-            bind(cache.binding.bind_input, "total_sequence_length", self._total)
-        return cache
+        return Binding(self.session, buffers, [f"present.{part}" for part in parts]), buffers
 
-    def run(
-        self,
-        cache: Cache,
-        length: int,
-        tokens: SequenceOf[int],
-        parents: SequenceOf[int] | None,
-        rows: SequenceOf[int],
-        at: int,
-    ) -> Logits:
+    def run(self, feeds: SequenceOf[Feed]) -> Logits:
+        if self.batch:
+            self._pass(feeds, 0)
+            return self._logits
+        at = 0
+        for feed in feeds:
+            for piece in self._pieces(feed):
+                self._pass([piece], at)
+                at += piece.rows
+        return self._logits
+
+    def _pieces(self, feed: Feed) -> list[Feed]:
+        """A feed as the passes it takes, where they must not depend on each other."""
+        n, cut = len(feed.tokens), SHORT_TEXT - feed.length
+        if not self._pad or feed.parents is not None or self._kv_shape[2] <= WIDE_HEAD or not 0 < cut < n:
+            return [feed]
+        before, after = feed.tokens[:cut], feed.tokens[cut:]
+        rows = min(feed.rows, len(after))
+        return [
+            Feed(feed.cache, feed.length, before, feed.rows - rows),
+            Feed(feed.cache, feed.length + cut, after, rows),
+        ]
+
+    def _pass(self, feeds: SequenceOf[Feed], at: int) -> None:
+        """One pass of ONNX Runtime, whose logits go into rows from `at` on."""
+        cache = feeds[0].cache
         assert isinstance(cache, FixedCache)
-        if self._pad and parents is None and self._kv_shape[2] > WIDE_HEAD:
-            cut = SHORT_TEXT - length
-            if 0 < cut < len(tokens):
-                before = [row for row in rows if row < cut]
-                self._pass(cache, length, tokens[:cut], None, before, at)
-                after = [row - cut for row in rows if row >= cut]
-                return self._pass(cache, length + cut, tokens[cut:], None, after, at + len(before))
-        return self._pass(cache, length, tokens, parents, rows, at)
-
-    def _pass(
-        self,
-        cache: FixedCache,
-        length: int,
-        tokens: SequenceOf[int],
-        parents: SequenceOf[int] | None,
-        rows: SequenceOf[int],
-        at: int,
-    ) -> Logits:
         binding = cache.binding
-        n, r = len(tokens), len(rows)
-        self._ids[:n], self._rows[:r] = tokens, rows
+        n = r = 0
+        for segment, feed in zip(self._segments, feeds, strict=False):
+            assert isinstance(feed.cache, FixedCache)
+            segment[:] = n, feed.length, feed.cache.place
+            end = n + len(feed.tokens)
+            self._ids[n:end] = feed.tokens
+            self._rows[r : r + feed.rows] = range(end - feed.rows, end)
+            n, r = end, r + feed.rows
         if self._pad and n == 1:
             n, self._ids[1] = 2, 0
         if self._pad and r == 1:
             r, self._rows[1] = 2, self._rows[0]
-        self._last[0], self._total[...] = length + n - 1, length + n
-        cache.rebind(binding.bind_input, "input_ids", self._ids, (1, n))
-        cache.rebind(binding.bind_input, "rows", self._rows, (r,))
+        binding.input("input_ids", self._ids, (1, n))
+        binding.input("rows", self._rows, (r,))
+        if self._tiled:
+            binding.input(SEGMENTS, self._segments, (len(feeds), 3))
+        else:
+            self._last[0], self._total[...] = feeds[0].length + n - 1, feeds[0].length + n
+            binding.input("seqlens_k", self._last)
+            binding.input("total_sequence_length", self._total)
         if self.tree:
-            bias = self._see(length, n, parents)
-            cache.rebind(binding.bind_input, "position_ids", self._positions, (1, n))
+            (feed,) = feeds
+            bias = self._see(feed.length, n, feed.parents)
+            binding.input("position_ids", self._positions, (1, n))
             biases = {BIAS: bias, **{name: self._near(bias, size) for name, size in self._windows.items()}}
             for name, seen in biases.items():
-                bind(binding.bind_input, name, seen, (1, 1, n, length + n))
-        cache.rebind(binding.bind_output, "logits", self._yielded[at:], (1, r, self._yielded.shape[1]))
+                binding.input(name, seen, (1, 1, *seen.shape))
+        binding.output("logits", self._yielded[at:], (1, r, self._yielded.shape[1]))
         for name, buffer in self.hidden.items():
-            cache.rebind(binding.bind_output, f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
-        self.session.run_with_iobinding(binding)
+            binding.output(f"hidden.{name}", buffer[at:], (1, r, buffer.shape[1]))
+        binding.run()
         if self._head is not None:
             for wide, row in zip(self._logits[at : at + r], self._yielded[at:], strict=False):
                 wide[self._head] = row
-        return self._logits
 
     def _see(self, length: int, n: int, parents: SequenceOf[int] | None) -> NDArray[np.float32]:
         """Positions of the tokens, and what each may see: the sequence, its ancestors and itself."""

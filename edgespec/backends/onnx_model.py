@@ -32,6 +32,20 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True)
+class Feed:
+    """New tokens for a cache: a segment of a pass."""
+
+    cache: Cache
+    length: int
+    """positions of the cache that count, before these tokens"""
+    tokens: SequenceOf[int]
+    rows: int
+    """of how many of the last tokens logits are wanted"""
+    parents: SequenceOf[int] | None = None
+    """as in `Segment`"""
+
+
+@dataclass(frozen=True)
 class Shape:
     """The sizes of a model."""
 
@@ -50,6 +64,8 @@ class Limits:
     n_ctx: int
     max_batch: int
     max_rows: int
+    sequences: int
+    """caches that there are at once"""
     pad: bool
     """never compute one token or one row alone: they take other kernels, which round differently"""
 
@@ -64,6 +80,8 @@ class Model(Protocol):
     """tells models apart whose saved caches must not be mixed"""
     row_invariant: bool
     """a token's logits do not depend on its pass, by the way the graph is made"""
+    batch: bool
+    """what is fed to several caches is computed in one pass; known once it is prepared"""
     tree: bool
     hidden: Mapping[str, NDArray[np.float32]]
     """of the last passes, by name: float32 [max rows, width]"""
@@ -75,21 +93,13 @@ class Model(Protocol):
         """Make the buffers. Once, before the first cache."""
         ...
 
-    def cache(self) -> Cache:
-        """An empty cache."""
+    def cache(self, slot: int) -> Cache:
+        """An empty cache, the only one of its slot, 0 … sequences − 1."""
         ...
 
-    def run(
-        self,
-        cache: Cache,
-        length: int,
-        tokens: SequenceOf[int],
-        parents: SequenceOf[int] | None,
-        rows: SequenceOf[int],
-        at: int,
-    ) -> Logits:
-        """Feed tokens behind the first `length`; the buffer of logits, whose rows from `at` on are those
-        of the tokens at `rows`. Raises whatever the runtime raises."""
+    def run(self, feeds: SequenceOf[Feed]) -> Logits:
+        """Feed tokens to caches, each at most once; the buffer of logits, which begins with the rows wanted,
+        feed after feed. Raises whatever the runtime raises."""
         ...
 
     def close(self) -> None:

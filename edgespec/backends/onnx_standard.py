@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from edgespec.backends.base import Logits, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.hf_tokenizer import HFTokenizer
-from edgespec.backends.onnx_buffers import KV_TYPES, FixedCache, bind, kv_type, writes_in_place
-from edgespec.backends.onnx_model import Array, Cache, Limits, Shape
+from edgespec.backends.onnx_buffers import KV_TYPES, Binding, FixedCache, kv_type, writes_in_place
+from edgespec.backends.onnx_model import Array, Cache, Feed, Limits, Shape
 from edgespec.backends.onnx_session import PROVIDERS, open_session
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.onnx_folder import GENAI, home_of, model_in, read_json, trained_context
@@ -72,6 +72,7 @@ _GENAI_NAMES = {
 class StandardModel:
     """`Model` on a file or folder of the layouts above."""
 
+    batch = False
     tree = False
     row_invariant = False
     trimmed = False
@@ -87,7 +88,7 @@ class StandardModel:
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self.names = _names(home)
         self._file, self._home = file, home
-        self._limits = Limits(n_ctx=4, max_batch=2, max_rows=2, pad=False)
+        self._limits = Limits(n_ctx=4, max_batch=2, max_rows=2, sequences=1, pad=False)
         self._title = path.stem if path.is_file() else path.name
         self.session, self.provider = open_session(file, threads, provider, self._start)
         tokenizer = HFTokenizer(home)
@@ -118,7 +119,7 @@ class StandardModel:
         on_cpu = session.get_providers()[0] == PROVIDERS["cpu"]
         self._in_place = on_cpu and writes_in_place(self._file, self._past, self._present)
         self.prepare(self._limits)
-        self.run(self.cache(), 0, [0, 0], None, [0, 1], 0)
+        self.run([Feed(self.cache(0), 0, [0, 0], rows=2)])
 
     def _check(self, outputs: SequenceOf[str]) -> None:
         """Say what a graph is that is no text decoder with a cache."""
@@ -178,7 +179,7 @@ class StandardModel:
         rows = min(self._piece, max(2, limits.max_batch))
         self._all_logits = np.empty((rows if self._in_place else 0, self.shape.vocabulary), _TYPES[kind])
 
-    def cache(self) -> Cache:
+    def cache(self, slot: int) -> Cache:
         return self._fixed() if self._in_place else self._growing()
 
     def _growing(self) -> _Cache:
@@ -190,29 +191,23 @@ class StandardModel:
             name: np.zeros((1, empty.shape[1], capacity, empty.shape[3]), self._dtype)
             for name, empty in zip(self._past, self._empty, strict=True)
         }
-        return FixedCache(self.session.io_binding(), buffers, self._present)
+        return FixedCache(Binding(self.session, buffers, self._present), buffers)
 
-    def run(
-        self,
-        cache: Cache,
-        length: int,
-        tokens: SequenceOf[int],
-        parents: SequenceOf[int] | None,
-        rows: SequenceOf[int],
-        at: int,
-    ) -> Logits:
-        if parents is not None:
-            raise UsageError(f"{self._title} takes chains only, no trees")
-        ids = np.asarray(tokens, np.int64)
-        wanted = np.asarray(rows, np.int64)
-        for start in range(0, len(ids), self._piece):
-            piece = ids[start : start + self._piece]
-            if self._limits.pad and len(piece) == 1:
-                piece = np.append(piece, 0)
-            logits = self._step(cache, length + start, piece)
-            here = wanted[(wanted >= start) & (wanted < start + self._piece)]
-            self._logits[at : at + len(here)] = logits[here - start]
-            at += len(here)
+    def run(self, feeds: SequenceOf[Feed]) -> Logits:
+        at = 0
+        for feed in feeds:
+            if feed.parents is not None:
+                raise UsageError(f"{self._title} takes chains only, no trees")
+            ids = np.asarray(feed.tokens, np.int64)
+            wanted = np.arange(len(ids) - feed.rows, len(ids))
+            for start in range(0, len(ids), self._piece):
+                piece = ids[start : start + self._piece]
+                if self._limits.pad and len(piece) == 1:
+                    piece = np.append(piece, 0)
+                logits = self._step(feed.cache, feed.length + start, piece)
+                here = wanted[(wanted >= start) & (wanted < start + self._piece)]
+                self._logits[at : at + len(here)] = logits[here - start]
+                at += len(here)
         return self._logits
 
     def _step(self, cache: Cache, length: int, ids: NDArray[np.int64]) -> NDArray[Any]:
@@ -231,10 +226,10 @@ class StandardModel:
         }
         if isinstance(cache, FixedCache):
             for name, value in feeds.items():
-                bind(cache.binding.bind_input, name, value)
+                cache.binding.input(name, value)
             rows = self._all_logits[: len(ids)]
-            bind(cache.binding.bind_output, names.logits, rows, (1, *rows.shape))
-            self.session.run_with_iobinding(cache.binding)
+            cache.binding.output(names.logits, rows, (1, *rows.shape))
+            cache.binding.run()
             return rows
         assert isinstance(cache, _Cache)
         cache.cut(length)

@@ -1,8 +1,9 @@
 """The decoder as an ONNX graph.
 
 Inputs: `input_ids` int64 [1, n]; `rows` int64 [r], the positions (0 … n−1) whose logits are wanted;
-`seqlens_k` int32 [1] = total − 1 and, for ONNX Runtime's attention, `total_sequence_length` int32 [],
-total being the tokens in the cache and the new ones; per layer `past_key_values.N.key` and `.value`,
+`seqlens_k` int32 [1] = total − 1 (where attention is ours, backends/onnx_adapted.py puts an input for several
+sequences in its place) and, for ONNX Runtime's attention, `total_sequence_length` int32 [], total being the
+tokens in the cache and the new ones; per layer `past_key_values.N.key` and `.value`,
 float32 [1, kv heads, capacity, head], for our attention the keys in tiles: [1, kv heads, capacity / 16,
 head, 16]. Outputs: `logits` float32 [1, r, vocabulary], in a trimmed draft [1, r, kept]; `present.N.key`
 and `.value`, to be bound to the very buffers of the inputs: the cache is written in place.
@@ -29,7 +30,7 @@ from edgespec.convert.tiles import ROWS
 from edgespec.convert.weights import Weights
 
 LARGEST_HEAD = 1024
-"""channels a head that our attention takes; kLargestHead in kernels/attention_op.cpp"""
+"""channels a head that our attention takes; kLargestHead in kernels/attention_call.h"""
 
 
 @dataclass(frozen=True)

@@ -1,134 +1,49 @@
 // The operators `edgespec.Attention` and `edgespec.HalfAttention` (a cache of float32, of float16):
-// rotary grouped-query attention on a cache that is written in place.
+// rotary grouped-query attention on a cache that is written in place, of one or several sequences.
 //
 // Inputs: query float32 [1, n, heads · D], key and value [1, n, kv_heads · D] (left out where the query
-// holds all three behind each other); key cache [1, kv_heads, capacity / 16, D, 16] and value cache
-// [1, kv_heads, capacity, D]; last int32 [1], the number of tokens in the cache, the new ones included,
-// − 1; cos and sin float32 [positions, D / 2]; for trees position_ids int64 [1, n] and bias float32
-// [1, 1, n, total], added to the scores. A token sees no place of the cache behind its own.
+// holds all three behind each other), one sequence's rows after another's; key cache
+// [1, kv_heads, capacity / 16, D, 16] and value cache [1, kv_heads, capacity, D], in which each sequence has
+// places of its own; segments int32 [s, 3]: of each sequence its first row, the number of its tokens that are
+// in the cache already, and the place of the first of those, a multiple of 16; cos and sin float32
+// [positions, D / 2]; for a tree (of one sequence) position_ids int64 [1, n] and bias float32
+// [1, 1, n, total], added to the scores. A token sees its own sequence, up to itself.
 // Outputs: float32 [1, n, heads · D]; both caches, to be bound to the memory of the inputs.
 // Attributes: heads, kv_heads, scale, interleaved (channels are turned in neighbouring pairs, not in
 // halves), window (a token sees that many newest positions, its own included; 0: all).
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 
-#include "half.h"
-#include "ort_kernel.h"
+#include "attention_call.h"
 
 namespace edgespec {
 namespace {
 
-constexpr int64_t kTokens = 64;             // whose queries are answered together
-constexpr int64_t kPartialBytes = 4 << 20;  // of sums, about; long contexts take fewer tokens at a time
-
-enum Input { kQuery, kKey, kValue, kKeyCache, kValueCache, kLast, kCos, kSin, kPositions, kBias, kInputs };
-
-struct Kernel {
-  const Api* api;
-  int64_t heads, kv_heads, interleaved, window;
-  float scale;
-  bool halves;
-};
-
-// One call of the operator.
-struct Call {
-  const Kernel& kernel;
-  Tensor in[kInputs] = {};
-  int64_t tokens = 0, size = 0, length = 0, total = 0, capacity = 0;
-  void* keys = nullptr;
-  void* values = nullptr;
-  float* y = nullptr;
-  Attention attention{};
-  int64_t first = 0;  // token that attention begins with
-  float* queries = nullptr;
-  Span* visible = nullptr;
-
-  const float* row(Input which, int64_t t) const {
-    return static_cast<const float*>(in[which].data) + t * in[which].shape[2];
+// Reads which rows belong to which sequence, and where its tokens are; a message if that cannot be.
+const char* check_segments(Call& c) {
+  const Tensor& given = c.in[kSegments];
+  if (given.rank != 2 || given.shape[0] < 1 || given.shape[1] != sizeof(Segment) / sizeof(int32_t))
+    return "edgespec.Attention: segments of a wrong shape";
+  c.segments = static_cast<const Segment*>(given.data);
+  c.segment_count = given.shape[0];
+  if (c.segments[0].first != 0) return "edgespec.Attention: segments that do not begin with the first row";
+  if (c.segment_count > 1 && (c.in[kPositions].data || c.in[kBias].data))
+    return "edgespec.Attention: positions and a bias are for one sequence";
+  for (const Segment* s = c.segments; s < c.segments + c.segment_count; s++) {
+    if (s->first >= c.end(*s)) return "edgespec.Attention: a segment without rows";
+    if (s->length < 0 || s->place < 0 || s->place % kRows)
+      return "edgespec.Attention: a segment at no place of the cache";
+    if (s->place + Call::index(*s, c.end(*s)) > c.capacity)
+      return "edgespec.Attention: the cache is too small";
   }
-  int64_t position(int64_t t) const {
-    return in[kPositions].data ? static_cast<const int64_t*>(in[kPositions].data)[t] : length + t;
-  }
-
-  void turn(const float* from, int64_t position, float scale, float* to) const {
-    const int64_t half_size = size / 2, step = kernel.interleaved ? 2 : 1,
-                  apart = kernel.interleaved ? 1 : half_size;
-    const float* cos = static_cast<const float*>(in[kCos].data) + position * half_size;
-    const float* sin = static_cast<const float*>(in[kSin].data) + position * half_size;
-    for (int64_t i = 0; i < half_size; i++) {
-      const float a = from[i * step], b = from[i * step + apart];
-      to[i * step] = (a * cos[i] - b * sin[i]) * scale;
-      to[i * step + apart] = (b * cos[i] + a * sin[i]) * scale;
-    }
-  }
-
-  template <class T>
-  static T cached(float x) {
-    if constexpr (sizeof(T) == sizeof(float))
-      return x;
-    else
-      return float_to_half(x);
-  }
-
-  // Keys and values of token t go into the cache.
-  template <class T>
-  void remember(int64_t t) const {
-    const int64_t at = length + t;
-    const bool packed = !in[kKey].data;
-    const float* key = packed ? row(kQuery, t) + kernel.heads * size : row(kKey, t);
-    const float* value = packed ? key + kernel.kv_heads * size : row(kValue, t);
-    float turned[kLargestHead];
-    for (int64_t h = 0; h < kernel.kv_heads; h++, key += size, value += size) {
-      turn(key, position(t), 1.0f, turned);
-      T* k = static_cast<T*>(keys) + (h * capacity + at / kRows * kRows) * size + at % kRows;
-      T* v = static_cast<T*>(values) + (h * capacity + at) * size;
-      for (int64_t d = 0; d < size; d++) {
-        k[d * kRows] = cached<T>(turned[d]);
-        v[d] = cached<T>(value[d]);
-      }
-    }
-  }
-
-  static constexpr int64_t kLargestHead = 1024;
-
-  static void remember_token(void* call, size_t t) {
-    const Call& c = *static_cast<const Call*>(call);
-    c.kernel.halves ? c.remember<half>(t) : c.remember<float>(t);
-  }
-
-  static void prepare_query(void* call, size_t i) {
-    const Call& c = *static_cast<const Call*>(call);
-    const int64_t t = c.first + static_cast<int64_t>(i), group = c.attention.group();
-    const int64_t position = c.position(t);
-    c.visible[i] = {c.kernel.window ? std::max<int64_t>(0, position + 1 - c.kernel.window) : 0,
-                    c.length + t + 1};
-    for (int64_t h = 0; h < c.kernel.heads; h++) {
-      const int64_t row = (h / group * c.attention.tokens + static_cast<int64_t>(i)) * group + h % group;
-      float* to = c.queries + row * c.size;
-      c.turn(c.row(kQuery, t) + h * c.size, position, c.kernel.scale, to);
-    }
-  }
-
-  static void attend(void* call, size_t task) {
-    const Attention& a = static_cast<const Call*>(call)->attention;
-    kernels()->attend(a, static_cast<int64_t>(task) / a.spans(), static_cast<int64_t>(task) % a.spans());
-  }
-
-  static void join(void* call, size_t task) {
-    const Call& c = *static_cast<const Call*>(call);
-    const int64_t i = static_cast<int64_t>(task) / c.kernel.kv_heads,
-                  head = static_cast<int64_t>(task) % c.kernel.kv_heads;
-    float* to = c.y + ((c.first + i) * c.kernel.heads + head * c.attention.group()) * c.size;
-    kernels()->join(c.attention, head, i, to);
-  }
-};
+  return nullptr;
+}
 
 // Reads the inputs and checks that they fit each other; a message if they do not.
 const char* check(Call& c) {
-  const Kernel& k = c.kernel;
-  for (Input required : {kQuery, kKeyCache, kValueCache, kLast, kCos, kSin})
+  const AttentionKernel& k = c.kernel;
+  for (Input required : {kQuery, kKeyCache, kValueCache, kSegments, kCos, kSin})
     if (!c.in[required].data) return "edgespec.Attention: an input is missing";
   const Tensor &query = c.in[kQuery], &keys = c.in[kKeyCache], &values = c.in[kValueCache];
   if (keys.rank != 5 || values.rank != 4 || keys.shape[0] != 1 || values.shape[0] != 1 ||
@@ -137,7 +52,7 @@ const char* check(Call& c) {
   c.size = values.shape[3];
   c.capacity = values.shape[2];
   if (keys.shape[1] != k.kv_heads || values.shape[1] != k.kv_heads || keys.shape[2] * kRows != c.capacity ||
-      keys.shape[3] != c.size || c.size < 1 || c.size % kRows || c.size > Call::kLargestHead)
+      keys.shape[3] != c.size || c.size < 1 || c.size % kRows || c.size > kLargestHead)
     return "edgespec.Attention: caches of a wrong shape";
   const bool packed = !c.in[kKey].data;
   const int64_t width = (packed ? k.heads + 2 * k.kv_heads : k.heads) * c.size;
@@ -150,19 +65,17 @@ const char* check(Call& c) {
                     x.shape[2] != k.kv_heads * c.size))
       return "edgespec.Attention: keys or values of a wrong shape";
   }
-  if (c.in[kLast].elements() != 1) return "edgespec.Attention: one sequence at a time";
-  c.total = static_cast<int64_t>(*static_cast<const int32_t*>(c.in[kLast].data)) + 1;
-  c.length = c.total - c.tokens;
-  if (c.length < 0 || c.total > c.capacity) return "edgespec.Attention: the cache is too small";
+  if (const char* wrong = check_segments(c)) return wrong;
   const Tensor &cos = c.in[kCos], &sin = c.in[kSin];
   if (cos.rank != 2 || cos.shape[1] != c.size / 2 || sin.elements() != cos.elements())
     return "edgespec.Attention: rotary tables of a wrong shape";
   if (c.in[kPositions].data && c.in[kPositions].elements() != c.tokens)
     return "edgespec.Attention: not a position for each token";
-  for (int64_t t = 0; t < c.tokens; t++)
-    if (c.position(t) < 0 || c.position(t) >= cos.shape[0])
-      return "edgespec.Attention: a position beyond the rotary tables";
-  if (c.in[kBias].data && c.in[kBias].elements() != c.tokens * c.total)
+  for (const Segment* s = c.segments; s < c.segments + c.segment_count; s++)
+    for (int64_t t = s->first; t < c.end(*s); t++)
+      if (c.position(*s, t) < 0 || c.position(*s, t) >= cos.shape[0])
+        return "edgespec.Attention: a position beyond the rotary tables";
+  if (c.in[kBias].data && c.in[kBias].elements() != c.tokens * Call::index(c.segments[0], c.tokens))
     return "edgespec.Attention: a bias of a wrong shape";
   return nullptr;
 }
@@ -176,7 +89,7 @@ Status* bind_cache(const Call& c, ort::KernelContext* context, size_t index, Inp
 }
 
 Status* compute(void* self, ort::KernelContext* context) {
-  const Kernel& kernel = *static_cast<const Kernel*>(self);
+  const AttentionKernel& kernel = *static_cast<const AttentionKernel*>(self);
   const Api* api = kernel.api;
   Call c{kernel};
   for (size_t i = 0; i < kInputs; i++) RETURN_IF_FAILED(input(api, context, i, &c.in[i]));
@@ -190,40 +103,21 @@ Status* compute(void* self, ort::KernelContext* context) {
   RETURN_IF_FAILED(bind_cache(c, context, 2, kValueCache, &c.values));
   RETURN_IF_FAILED(for_each(api, context, Call::remember_token, c.tokens, &c));
 
-  Attention& a = c.attention;
-  a.heads = kernel.heads;
-  a.kv_heads = kernel.kv_heads;
-  a.size = c.size;
-  a.capacity = c.capacity;
-  a.halves = kernel.halves;
-  a.keys = c.keys;
-  a.values = c.values;
-  a.total = c.total;
-  const int64_t per_token = a.spans() * kernel.heads * (c.size + 2) * static_cast<int64_t>(sizeof(float));
-  const int64_t together = std::clamp<int64_t>(kPartialBytes / per_token, 1, kTokens);
   thread_local Scratch scratch;
-  for (c.first = 0; c.first < c.tokens; c.first += together) {
-    a.tokens = std::min(together, c.tokens - c.first);
-    a.total = c.length + c.first + a.tokens;  // what none of them sees is not visited
-    a.bias = c.in[kBias].data ? static_cast<const float*>(c.in[kBias].data) + c.first * c.total : nullptr;
-    a.bias_stride = c.total;
-    const size_t query_bytes = line_aligned(a.tokens * kernel.heads * c.size * sizeof(float));
-    const size_t visible_bytes = line_aligned(a.tokens * sizeof(Span));
-    uint8_t* memory = scratch.reserve(query_bytes + visible_bytes + a.tokens * per_token);
-    if (!memory) return invalid(api, "edgespec.Attention: out of memory");
-    a.queries = c.queries = reinterpret_cast<float*>(memory);
-    a.visible = c.visible = reinterpret_cast<Span*>(memory + query_bytes);
-    a.partial = reinterpret_cast<float*>(memory + query_bytes + visible_bytes);
-    RETURN_IF_FAILED(for_each(api, context, Call::prepare_query, a.tokens, &c));
-    RETURN_IF_FAILED(for_each(api, context, Call::attend, kernel.kv_heads * a.spans(), &c));
-    RETURN_IF_FAILED(for_each(api, context, Call::join, a.tokens * kernel.kv_heads, &c));
+  for (int64_t first = 0; first < c.tokens;) {
+    const int64_t behind = c.divide(first);
+    if (!c.place(scratch)) return invalid(api, "edgespec.Attention: out of memory");
+    RETURN_IF_FAILED(for_each(api, context, Call::prepare_query, behind - first, &c));
+    RETURN_IF_FAILED(for_each(api, context, Call::attend, c.tasks(), &c));
+    RETURN_IF_FAILED(for_each(api, context, Call::join, (behind - first) * kernel.kv_heads, &c));
+    first = behind;
   }
   return nullptr;
 }
 
 template <bool halves>
 Status* create(const ort::CustomOp*, const Api* api, const ort::KernelInfo* info, void** out) {
-  Kernel kernel{api, 0, 0, 0, 0, 0, halves};
+  AttentionKernel kernel{api, 0, 0, 0, 0, 0, halves};
   RETURN_IF_FAILED(api->call<ort::GetInteger>(info, "heads", &kernel.heads));
   RETURN_IF_FAILED(api->call<ort::GetInteger>(info, "kv_heads", &kernel.kv_heads));
   RETURN_IF_FAILED(api->call<ort::GetInteger>(info, "interleaved", &kernel.interleaved));
@@ -234,7 +128,7 @@ Status* create(const ort::CustomOp*, const Api* api, const ort::KernelInfo* info
       kernel.heads % kernel.kv_heads || kernel.window < 0)
     return invalid(api, "edgespec.Attention: heads, kv_heads or window make no sense");
   if (!kernels()) return invalid(api, wrong_choice());
-  *out = new (std::nothrow) Kernel(kernel);
+  *out = new (std::nothrow) AttentionKernel(kernel);
   return *out ? nullptr : invalid(api, "edgespec: out of memory");
 }
 
@@ -248,7 +142,7 @@ ort::CustomOp describe() {
       case kKeyCache:
       case kValueCache:
         return halves ? ort::kFloat16 : ort::kFloat;
-      case kLast:
+      case kSegments:
         return ort::kInt32;
       case kPositions:
         return ort::kInt64;
@@ -264,7 +158,7 @@ ort::CustomOp describe() {
     return i && halves ? ort::kFloat16 : ort::kFloat;
   };
   op.create = create<halves>;
-  op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+  op.destroy = [](void* kernel) { delete static_cast<AttentionKernel*>(kernel); };
   op.compute = compute;
   return op;
 }

@@ -20,6 +20,7 @@ onnx = need_module("onnx")
 
 from edgespec.backends.base import Segment  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
+from edgespec.backends.onnx_model import Feed  # noqa: E402
 from edgespec.backends.prefix import align  # noqa: E402
 from edgespec.convert.convert import convert  # noqa: E402
 from edgespec.convert.folder import read_report  # noqa: E402
@@ -361,14 +362,14 @@ def test_a_failing_pass_leaves_the_sequences_as_before(
     a, b, tokens = backend.open(), backend.open(), text(20)
     backend.forward([Segment(a, tokens[:10]), Segment(b, tokens[:10])])
     model = backend._model
-    run = model.run
+    run = model._pass
 
-    def fail_second(cache: object, *rest: object) -> object:
-        if cache is backend._open[b.id].cache:
+    def fail_second(feeds: Sequence[Feed], at: int) -> None:
+        if feeds[0].cache is backend._open[b.id].cache:
             raise RuntimeError("out of memory")
-        return run(cache, *rest)
+        run(feeds, at)
 
-    monkeypatch.setattr(model, "run", fail_second)
+    monkeypatch.setattr(model, "_pass", fail_second)
     with pytest.raises(BackendError, match="out of memory"):
         backend.forward([Segment(a, [1, 2, 3]), Segment(b, [1, 2, 3])])
     monkeypatch.undo()

@@ -40,7 +40,7 @@ def session(case: Case, threads: int) -> Any:
         "value": (TensorProto.FLOAT, [1, "n", kv]),
         "keys": (cache, [1, case.kv_heads, "tiles", case.size, 16]),
         "values": (cache, [1, case.kv_heads, "capacity", case.size]),
-        "last": (TensorProto.INT32, [1]),
+        "segments": (TensorProto.INT32, ["s", "columns"]),
         "cos": (TensorProto.FLOAT, ["positions", case.size // 2]),
         "sin": (TensorProto.FLOAT, ["as many", case.size // 2]),
         "positions": (TensorProto.INT64, [1, "n"]),
@@ -77,7 +77,7 @@ def session(case: Case, threads: int) -> Any:
 
 
 class Layer:
-    """A layer with a cache, fed pass by pass."""
+    """A layer with a cache, fed pass by pass: one sequence, or several whose segments are given."""
 
     def __init__(self, case: Case, capacity: int = 1024, threads: int = 2) -> None:
         self.case, self.session = case, session(case, threads)
@@ -88,7 +88,9 @@ class Layer:
         angles = np.arange(POSITIONS)[:, None] / 100.0 ** (np.arange(case.size // 2) / case.size)
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
-    def feed(self, x: Floats, positions: Any = None, bias: Floats | None = None) -> Floats:
+    def feed(
+        self, x: Floats, positions: Any = None, bias: Floats | None = None, segments: Any = None
+    ) -> Floats:
         """x: float32 [n, queries, keys and values behind each other] → float32 [n, heads · size]."""
         case, n = self.case, len(x)
         q, kv = case.heads * case.size, case.kv_heads * case.size
@@ -101,7 +103,8 @@ class Layer:
                 "value": x[None, :, q + kv :],
             }
         )
-        feeds |= {"cos": self.cos, "sin": self.sin, "last": np.array([self.length + n - 1], np.int32)}
+        segments = [[0, self.length, 0]] if segments is None else segments
+        feeds |= {"cos": self.cos, "sin": self.sin, "segments": np.array(segments, np.int32)}
         if case.tree:
             positions = np.arange(self.length, self.length + n) if positions is None else positions
             feeds["positions"] = np.asarray(positions, np.int64)[None]
@@ -189,6 +192,60 @@ def test_a_token_does_not_depend_on_the_rest_of_its_pass(case: Case) -> None:
     assert not np.isnan(whole).any()
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if not case.tree], ids=str)
+def test_sequences_of_a_pass_do_not_see_each_other(case: Case) -> None:
+    """Each gets what it gets in a cache of its own; their places are in another order than their rows."""
+    texts = [tokens(case, n, seed) for seed, n in enumerate((600, 75, 130, 3))]
+    places = [800, 16, 208, 0]
+    wanted = [Layer(case).feed(x) for x in texts]
+    layer = Layer(case, capacity=1408)
+    lengths = [0] * len(texts)
+    for sizes in ((500, 1, 60, 1), (1, 1, 1, 1), (7, 0, 5, 1), (92, 73, 64, 0)):
+        rows, segments = [], []
+        for i, (x, n) in enumerate(zip(texts, sizes, strict=True)):
+            if n:
+                segments.append([sum(map(len, rows)), lengths[i], places[i]])
+                rows.append(x[lengths[i] : lengths[i] + n])
+        y = layer.feed(np.concatenate(rows), segments=segments)
+        for i, n in enumerate(sizes):
+            np.testing.assert_array_equal(y[:n], wanted[i][lengths[i] : lengths[i] + n], strict=True)
+            lengths[i], y = lengths[i] + n, y[n:]
+    assert lengths == [*map(len, texts)]
+
+
+@pytest.mark.parametrize(
+    ("segments", "why"),
+    [
+        ([[0, 0]], "segments of a wrong shape"),
+        ([[0, 0, 0, 0]], "segments of a wrong shape"),
+        (np.zeros((0, 3)), "segments of a wrong shape"),
+        ([0, 0, 0], "Invalid rank"),
+        ([[1, 0, 0]], "do not begin with the first row"),
+        ([[-1, 0, 0]], "do not begin with the first row"),
+        ([[0, 0, 0], [8, 0, 64]], "a segment without rows"),
+        ([[0, 0, 0], [0, 0, 64]], "a segment without rows"),
+        ([[0, 0, 0], [5, 0, 64], [3, 0, 128]], "a segment without rows"),
+        ([[0, 0, 8]], "at no place"),
+        ([[0, 0, -16]], "at no place"),
+        ([[0, -1, 0]], "at no place"),
+        ([[0, 0, 1024]], "the cache is too small"),
+        ([[0, 0, 0], [4, 13, 1008]], "the cache is too small"),
+        ([[0, (1 << 31) - 1, 16]], "the cache is too small"),
+        ([[0, 0, (1 << 31) - 16]], "the cache is too small"),
+    ],
+)
+def test_segments_that_do_not_fit_are_refused(segments: Any, why: str) -> None:
+    layer = Layer(Case())
+    with pytest.raises(Exception, match=why):
+        layer.feed(tokens(layer.case, 8), segments=segments)
+
+
+def test_a_tree_is_of_one_sequence() -> None:
+    layer = Layer(Case(tree=True))
+    with pytest.raises(Exception, match="for one sequence"):
+        layer.feed(tokens(layer.case, 8), segments=[[0, 0, 0], [4, 0, 64]])
+
+
 def test_a_branch_of_a_tree_is_that_branch_as_a_chain() -> None:
     case = Case(tree=True)
     before, n = 530, 5
@@ -241,7 +298,7 @@ def test_what_is_no_number_does_not_become_one(part: str) -> None:
     ("change", "why"),
     [
         ({"length": 1020}, "the cache is too small"),
-        ({"length": -9}, "the cache is too small"),
+        ({"length": -9}, "at no place"),
         ({"cos": np.zeros((4, 16), np.float32), "sin": np.zeros((4, 16), np.float32)}, "beyond the rotary"),
         ({"sin": np.zeros((4, 16), np.float32)}, "rotary tables of a wrong shape"),
         ({"keys": np.zeros((1, 2, 8, 32, 16), np.float32)}, "caches of a wrong shape"),
