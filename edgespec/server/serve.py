@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from edgespec.backends.llama_cpp import DEFAULT_CONTEXT
+from edgespec.backends.llama_loading import DEFAULT_CONTEXT
 from edgespec.device.memory import total_memory
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.gguf_info import read_info
