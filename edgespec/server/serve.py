@@ -34,6 +34,9 @@ USUAL_CACHE = 1024
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 CONNECTIONS = 512
 """open at once; more are answered by 503"""
+KEEP_ALIVE = 60
+"""seconds that an idle connection stays open: longer than clients keep it (httpx, so OpenAI's, too: 5), lest
+one is closed while a request is on its way"""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def serve(
                 access_log=False,
                 server_header=False,
                 limit_concurrency=CONNECTIONS,
+                timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=int(serving.grace) + 5,
                 ws="none",
             )

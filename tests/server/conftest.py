@@ -25,6 +25,7 @@ need_module("starlette")
 
 from edgespec.server.app import Limits, application  # noqa: E402
 from edgespec.server.metrics import Metrics  # noqa: E402
+from edgespec.server.serve import KEEP_ALIVE  # noqa: E402
 from edgespec.server.turns import Turns  # noqa: E402
 
 
@@ -91,7 +92,10 @@ def served(
     gate = Gate()
     waiting = Turns(load, gate, queue=queue, idle_unload=idle_unload, chat_template=chat_template)
     app = application(waiting, gate, "tiny", Limits(**limits))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=5))
+    config = uvicorn.Config(
+        app, port=0, log_config=None, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

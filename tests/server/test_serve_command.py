@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 
 import httpx
 import pytest
@@ -115,6 +116,15 @@ def test_options_that_cannot_be_meant_are_refused(
     model_files: Path, options: tuple[str, ...], named: str
 ) -> None:
     assert named in refused(model_files / "target.gguf", "--port", 0, *options)
+
+
+def test_a_connection_outlives_the_time_that_clients_keep_it(model_files: Path) -> None:
+    with serving(model_files / "target.gguf") as (_, client):
+        stays = client.get("/health").extensions["network_stream"].get_extra_info("socket")
+        sleep(6)  # httpx and OpenAI's client keep connections for five seconds
+        stays.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stays.recv(1)  # it would be the end of it
 
 
 def test_a_conversation_goes_on_behind_a_restart(model_files: Path, tmp_path: Path) -> None:
