@@ -44,8 +44,8 @@ from edgespec.cli import options
     "--parallel",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many requests are answered at once, by turns; each needs memory for a context. Default: 4, or "
-    "as many as an eighth of this machine's memory holds.",
+    help="How many requests are answered at once, in shared passes; each needs memory for a context. "
+    "Default: 4, or as many as an eighth of this machine's memory holds.",
 )
 @click.option(
     "--cache-memory",

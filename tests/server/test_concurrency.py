@@ -1,4 +1,4 @@
-"""Several requests at once: they take turns by rounds, and each is answered as if it were alone."""
+"""Several requests at once: they share passes, and each is answered as if it were alone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_long_prompt_does_not_hold_up_the_others(endless_file: Path) -> None:
         assert told.index("long") - before > 20, "about fifty pieces of its prompt, a round between any two"
 
 
-def test_answers_that_take_turns_are_what_each_would_be_alone(several: Server) -> None:
+def test_answers_that_share_passes_are_what_each_would_be_alone(several: Server) -> None:
     asked: list[dict[str, Any]] = [
         {
             "prompt": prompt(3 + 9 * i, i),
@@ -87,6 +87,8 @@ def test_answers_that_take_turns_are_what_each_would_be_alone(several: Server) -
     with ThreadPoolExecutor(9) as pool:
         together = list(pool.map(lambda body: several.complete(**body)["choices"], asked * 2))
     assert together == alone * 2
+    value = several.gate.registry.get_sample_value
+    assert value("edgespec_pass_answers_bucket", {"le": "2.0"}) < value("edgespec_pass_answers_count")
     assert several.http.get("/v1/edgespec/stats").json()["answering"] == 0
 
 

@@ -15,6 +15,7 @@ import pytest
 from waiting import PATIENCE, until
 
 import edgespec
+from edgespec.control.policy import FixedDepth
 from edgespec.server import exchange
 
 from .conftest import Server, loader, served, turns
@@ -237,6 +238,38 @@ def test_a_failure_fails_its_request_only(endless: Server, monkeypatch: pytest.M
         assert len(lines) == 1
         assert '"error":{"message":"the pass failed"' in lines[0]
     assert endless.complete("stay", max_tokens=3)["choices"]
+
+
+def test_what_cannot_be_counted_or_explained_does_not_end_the_server(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(endless.gate, "answered", fail)
+    monkeypatch.setattr(FixedDepth, "explain", fail)
+    for _ in range(2):
+        assert endless.complete("stay", max_tokens=3)["choices"]
+
+
+def test_prompts_are_tokenized_while_the_models_compute_for_others(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = endless.turns._runtime
+    assert runtime is not None
+    tokenize, seen = runtime.tokenize, threading.Event()
+
+    def noting(prompt: Any, *more: Any) -> list[int]:
+        if prompt == "my user":
+            seen.set()
+        return tokenize(prompt, *more)
+
+    monkeypatch.setattr(runtime, "tokenize", noting)
+    with busy(endless), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(endless.complete, "my user", max_tokens=3)
+        assert seen.wait(PATIENCE)
+        endless.gate.open.set()
+        assert waiting.result()["choices"]
 
 
 def test_a_server_that_ends_refuses_what_waits(endless: Server) -> None:
