@@ -6,6 +6,7 @@ text, to drafts whose fate nothing foretells, to the rounds that follow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -18,6 +19,7 @@ from edgespec.control.controller import DEEPEST, Controller
 from edgespec.control.lengths import Lengths
 from edgespec.control.plans import best_depth
 from edgespec.control.policy import Choice
+from edgespec.control.purse import Purse
 from edgespec.drafters.base import Drafter, Node
 from edgespec.drafters.ngram import NGram
 
@@ -175,11 +177,17 @@ class _Known(Lengths):
         return needed < ahead
 
 
+class _Bottomless(Purse):
+    def holds(self, plain: float) -> float:
+        return math.inf
+
+
 class _Fearless(Controller):
     """Bets what it likes: it has nothing to promise."""
 
-    def _affordable(self, room: int, each: float, first: float) -> int:
-        return room
+    def start(self, budget: int | None) -> None:
+        super().start(budget)
+        self._outlook.purse = _Bottomless()
 
 
 class _Peeking(_Fearless):
@@ -204,7 +212,7 @@ class _Peeking(_Fearless):
         if confidence is not None:
             chain = [1.0, *arm.acceptance.ahead(steps - 1, [*sure, confidence])]
             costs[0] = 0.0
-        return best_depth(1.0, chain, costs, self._verify, len(drafted), self._rate)[0] > len(drafted)
+        return best_depth(1.0, chain, costs, self._outlook.verify, len(drafted), self._rate)[0] > len(drafted)
 
     def _right(self, place: int) -> bool:
         return self.trace.model[place].token == self.trace.text[place]

@@ -1,6 +1,6 @@
 """Other people's depth policies, each from its published rule, for comparison in replay.
 
-All of them draft with the draft model alone, as published.
+All of them draft with the draft model alone, as published, or with prompt lookup where there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Lookup(FixedDepth):
     def choose(
         self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
-        return Choice(drafters[1])
+        return Choice(drafters[-1])
 
 
 class PlusTwoMinusOne(FixedDepth):

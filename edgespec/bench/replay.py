@@ -219,7 +219,7 @@ def play(
     clock = Clock(costs)
     lookup = NGram()
     model = ReplayModel(trace, clock, lookup)
-    drafters: list[Drafter] = [model, lookup]
+    drafters: list[Drafter] = [model, lookup] if trace.model else [lookup]
     prompt_seconds = clock.costs.prompt * len(trace.prompt)
     played = Played(prompt_seconds=prompt_seconds)
     policy.start(budget or len(trace.text))

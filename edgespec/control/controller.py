@@ -32,20 +32,16 @@ from edgespec.control.arms import Arm, Evidence, forked
 from edgespec.control.cost import LONGEST, CostCurve
 from edgespec.control.ledger import Ledger
 from edgespec.control.lengths import Lengths
-from edgespec.control.plans import Plan, best_depth, fastest
+from edgespec.control.outlook import Outlook
+from edgespec.control.plans import Plan, best_depth
 from edgespec.control.policy import Choice
-from edgespec.control.purse import Purse
 from edgespec.decoding.rounds import Round
-from edgespec.drafters.base import GLANCE, Drafter, Node, Offer
+from edgespec.drafters.base import GLANCE, Drafter, Node
 
 DEEPEST = 24
 """tokens drafted in a round at most: beyond, the chance that all are accepted is not worth looking at"""
 MARGIN = 0.02
 """how much faster drafting must promise to be to be taken up again: the noise of a measured speed"""
-UNPAID_LAG = 2
-"""tokens a drafter reads anyway in its first pass; catching up with more is an investment"""
-ENDLESS = 4096
-"""tokens that follow at most where no budget says so"""
 HICCUP = 1.5
 """times what a round should have taken: beyond, the machine was busy otherwise, and the purse is not
 to blame"""
@@ -89,15 +85,14 @@ class Controller:
         self.start(None)
 
     def start(self, budget: int | None) -> None:
-        self._budget, self._prompt = budget, 0
-        self._purse, self._evidence = Purse(), Evidence(self.arms)
+        self._outlook = Outlook(self.target, self.arms, self.lengths, budget)
+        self._evidence = Evidence(self.arms)
         self._drafter: Drafter | None = None
-        self._verify: list[float] = []
         self._rate, self._room = 0.0, 0
         self._off = self._probing = False
         self._ages = dict.fromkeys(self.arms, 0)
-        plain = 1.0 / self.target.seconds(1)
-        self.decision = Decision(None, 0, "the first token comes with the prompt", plain)
+        why = "the first token comes with the prompt"
+        self.decision = Decision(None, 0, why, self._outlook.plain)
         for arm in self.arms.values():
             arm.acceptance.start()
 
@@ -109,13 +104,13 @@ class Controller:
     def choose(
         self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
     ) -> Choice:
-        length, room = len(context), min(room, DEEPEST)
-        self._verify = self._passes(room, length, forced, others)
-        plain = 1.0 / self._verify[1]
+        outlook, length, room = self._outlook, len(context), min(room, DEEPEST)
+        outlook.begin(room, length, forced, others)
+        plain = outlook.plain
         offers = {d.name: offer for d in drafters if d.name in self.arms and (offer := d.offer(context))}
         self._evidence.foresee(offers)
-        plans = [self._plan(name, offer, room, length) for name, offer in offers.items()]
-        best, why = self._best(plans, plain)
+        plans = [outlook.plan(name, offer, room, length) for name, offer in offers.items()]
+        best, why = outlook.best(plans)
         self._rate = max(plain, best.speed) if best else plain
         wanted = best is not None and best.speed > plain * (1.0 + MARGIN * self._off)
         chosen = best if wanted else None
@@ -127,7 +122,7 @@ class Controller:
         who, arm = (chosen.drafter, self.arms[chosen.drafter]) if chosen else (look, None)
         self._drafter = next((d for d in drafters if d.name == who), None)
         guesses = arm.guesses() if arm else 0
-        self._room = self._affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
+        self._room = outlook.affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
         name, depth = (chosen.drafter, chosen.depth) if chosen else (None, 0)
         self.decision = Decision(name, depth, why, plain, plans, guesses)
         return Choice(self._drafter, chosen is None and self._drafter is not None, guesses=guesses)
@@ -166,92 +161,24 @@ class Controller:
             chain = [arm.acceptance.now(confidence)]
             chain += arm.acceptance.ahead(steps - 1, [*sure, confidence])
             costs[0] = 0.0
-        return best_depth(reach, chain, costs, self._verify, i, self._rate)[0] > i
-
-    # --- what a round with a drafter promises ---
-
-    def _passes(self, room: int, length: int, forced: int, others: int) -> list[float]:
-        """T(n) by n ≤ room + 1, for this round. What is forced and what others have in the same pass is
-        read anyway: what is compared here comes on top of its cost, and T(1) is this answer's share."""
-        anyway = min(forced + others, LONGEST - room - 1)
-        table = self.target.table(anyway + room + 1, length)
-        share = self._share(others, length)
-        return [seconds - table[anyway + 1] + share for seconds in table[anyway:]]
-
-    def _plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
-        arm, verify = self.arms[name], self._verify
-        if arm.cost is None:
-            chain = [arm.acceptance.now(c) for c in offer.confidences[: self._affordable(room, 0.0, 0.0)]]
-            return fastest(name, chain, 0.0, 0.0, verify)
-        each = arm.cost.seconds(1, length)
-        usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
-        chain = arm.acceptance.ahead(room)
-        plan = fastest(name, chain[: self._affordable(room, each, usual)], each, usual, verify)
-        if offer.lag <= UNPAID_LAG:
-            return plan
-        reading = max(0.0, arm.reading(offer.lag, length, self.target) - usual - each)
-        # What it gains later is no longer bounded by the purse of now.
-        return plan._replace(reading=reading, later=fastest(name, chain, each, usual, verify).speed)
-
-    def _best(self, plans: Sequence[Plan], plain: float) -> tuple[Plan | None, str]:
-        """The fastest plan that is not ruled out by what it must read first, and what speaks for it, or
-        against drafting."""
-        why = "off: nothing to draft from"
-        ranked = sorted(plans, key=lambda plan: -plan.speed)
-        for plan, next_best in zip(ranked, [*ranked[1:], None], strict=False):
-            if plan.speed <= plain:
-                why = (
-                    f"off: {plan.drafter} promises {plan.speed:.1f} tok/s "
-                    f"({self._level(plan.drafter):.0%} accepted), plain decoding {plain:.1f}"
-                )
-                return plan, why
-            otherwise = max(plain, next_best.speed) if next_best else plain
-            if plan.reading == 0.0 or self._earns_back(plan, otherwise):
-                return plan, "pays"
-            why = (
-                f"off: {plan.drafter} would read for {plan.reading:.1f} s first; the answer is not expected "
-                "to be long enough to earn that back"
-            )
-        return None, why
-
-    def _earns_back(self, plan: Plan, otherwise: float) -> bool:
-        """Whether what a plan reads first is worth its time, to who decodes at `otherwise` tokens per second
-        without it."""
-        made, saved = self._purse.made, 1.0 / otherwise - 1.0 / plan.later
-        ahead = ENDLESS if self._budget is None else max(0, self._budget - made)
-        return plan.reading < saved * ahead and self.lengths.earns_back(
-            self._prompt, made, plan.reading / saved, ahead
-        )
-
-    def _affordable(self, room: int, each: float, first: float) -> int:
-        """The depth up to which a round of which nothing is accepted stays within the purse."""
-        verify = self._verify
-        limit = verify[1] + self._purse.holds(verify[1])
-        if first + room * each + max(verify) <= limit:
-            return room
-        for j in range(1, room + 1):
-            if first + j * each + verify[j + 1] > limit:
-                return j - 1
-        return room
-
-    def _level(self, name: str) -> float:
-        return self.arms[name].acceptance.level
+        return best_depth(reach, chain, costs, self._outlook.verify, i, self._rate)[0] > i
 
     # --- looking again at what is not used ---
 
     def _probe(self, plans: Sequence[Plan], chosen: Plan | None) -> str | None:
         """Whom to look at in this round without drafting (PLAIN: at plain decoding), if that is due and
         the ledger and the purse can pay for it."""
+        outlook = self._outlook
         if chosen is not None:
-            loss = self._verify[1] - 1.0 / self._rate
+            loss = 1.0 / outlook.plain - 1.0 / self._rate
             return PLAIN if self._plain_age > PLAIN_STALE and self.ledger.can_pay(loss) else None
         for plan in plans:
             cost = self.arms[plan.drafter].cost
-            waits = plan.speed > 1.0 / self._verify[1]  # to be let: it is good enough, as far as is known
+            waits = plan.speed > outlook.plain  # to be let: it is good enough, as far as is known
             if cost is None or waits or self._ages[plan.drafter] < STALE:
                 continue
             seconds = cost.seconds(min(STALE, GLANCE))
-            if self.ledger.can_pay(seconds) and seconds <= self._purse.holds(self._verify[1]):
+            if self.ledger.can_pay(seconds) and seconds <= outlook.purse.holds(1.0 / outlook.plain):
                 return plan.drafter
         return None
 
@@ -259,29 +186,25 @@ class Controller:
 
     def observe(self, finished: Round) -> None:
         emitted, length = len(finished.emitted), finished.verify.length
-        self._prompt = self._prompt or finished.place
-        self._purse.made += emitted
+        outlook = self._outlook
+        outlook.prompt = outlook.prompt or finished.place
+        outlook.purse.made += emitted
         if finished.drafter is not None:
             forced, others = min(finished.forced, emitted - 1), finished.others
-            plain = (emitted - forced - 1) * self._share(others, length)
+            plain = (emitted - forced - 1) * outlook.share(others, length)
             plain += self.target.seconds(others + forced + 1, length)
-            self._purse.gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
-        own = finished.seconds - finished.others * self._share(finished.others, length)
+            outlook.purse.gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
+        own = finished.seconds - finished.others * outlook.share(finished.others, length)
         self.ledger.add(own, own - emitted / self._rate if self._probing else 0.0)
         self._probing = False
         self._observe_costs(finished)
         idle = self._evidence.idle(finished)
         for name, judged in idle.items():
-            self._forgo(self.arms[name].acceptance.now(judged.confidence), judged.accepted)
+            outlook.forgo(self.arms[name].acceptance.now(judged.confidence), judged.accepted)
         self._evidence.take(finished, idle)
         self._plain_age = self._plain_age + 1 if finished.drafted else 0
         for name in self._ages:
             self._ages[name] = 0 if name == finished.drafter else self._ages[name] + emitted
-
-    def _forgo(self, expected: float, accepted: float) -> None:
-        """Note a token that would have been drafted, had the purse allowed it."""
-        if self._verify and expected * self._verify[1] > (dearer := self._verify[2] - self._verify[1]):
-            self._purse.on_paper(accepted * self._verify[1] - dearer, self._verify[1])
 
     def _expected(self, finished: Round) -> float:
         """What a round should have taken, in seconds."""
@@ -305,13 +228,9 @@ class Controller:
             arm.cost.observe(tokens, 0, seconds)
 
     def finish(self, ended: bool) -> None:
-        self.lengths.add(self._prompt, self._purse.made, ended)
+        self.lengths.add(self._outlook.prompt, self._outlook.purse.made, ended)
 
     # --- what people are told ---
-
-    def _share(self, others: int, length: int) -> float:
-        """A token's share of a pass with so many of others."""
-        return self.target.seconds(others + 1, length) / (others + 1)
 
     def plain_seconds(self, length: int, others: int = 0) -> float | None:
         """What a token costs plainly behind `length`, as estimated."""
@@ -323,9 +242,9 @@ class Controller:
         return self.decision.why if self.decision.why.startswith("off") else None
 
     def explain(self) -> str:
-        made = self.decision
+        made, level = self.decision, self._outlook.level
         plans = [
-            f"{p.drafter} {p.speed:.1f} tok/s at depth {p.depth} ({self._level(p.drafter):.0%} accepted)"
+            f"{p.drafter} {p.speed:.1f} tok/s at depth {p.depth} ({level(p.drafter):.0%} accepted)"
             for p in made.plans
         ]
         what = f"{made.drafter}, depth {made.depth} and on" if made.drafter else "plain"

@@ -1,0 +1,116 @@
+"""What the next round with each drafter promises, which promises count, and what it may lose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgespec.control.arms import Arm
+from edgespec.control.cost import LONGEST, CostCurve
+from edgespec.control.lengths import Lengths
+from edgespec.control.plans import Plan, fastest
+from edgespec.control.purse import Purse
+from edgespec.drafters.base import Offer
+
+UNPAID_LAG = 2
+"""tokens a drafter reads anyway in its first pass; catching up with more is an investment"""
+ENDLESS = 4096
+"""tokens that follow at most where no budget says so"""
+
+
+class Outlook:
+    """Of one generation."""
+
+    def __init__(
+        self, target: CostCurve, arms: Mapping[str, Arm], lengths: Lengths, budget: int | None
+    ) -> None:
+        self._target, self._arms, self._lengths, self._budget = target, arms, lengths, budget
+        self.purse = Purse()
+        self.prompt = 0
+        """its tokens"""
+        self.verify: list[float] = []
+        """T(n) by n, for this round"""
+        self.begin(1, 0, 0, 0)
+
+    def begin(self, room: int, length: int, forced: int, others: int) -> None:
+        """A round in which up to `room` tokens may be drafted behind `length`. What is forced and what others
+        have in the same pass is read anyway: what is compared here comes on top of its cost, and T(1) is this
+        answer's share."""
+        anyway = min(forced + others, LONGEST - room - 1)
+        table = self._target.table(anyway + room + 1, length)
+        share = self.share(others, length)
+        self.verify = [seconds - table[anyway + 1] + share for seconds in table[anyway:]]
+
+    def plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
+        arm, verify = self._arms[name], self.verify
+        if arm.cost is None:
+            chain = [arm.acceptance.now(c) for c in offer.confidences[: self.affordable(room, 0.0, 0.0)]]
+            return fastest(name, chain, 0.0, 0.0, verify)
+        each = arm.cost.seconds(1, length)
+        usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
+        chain = arm.acceptance.ahead(room)
+        plan = fastest(name, chain[: self.affordable(room, each, usual)], each, usual, verify)
+        if offer.lag <= UNPAID_LAG:
+            return plan
+        reading = max(0.0, arm.reading(offer.lag, length, self._target) - usual - each)
+        # What it gains later is no longer bounded by the purse of now.
+        return plan._replace(reading=reading, later=fastest(name, chain, each, usual, verify).speed)
+
+    def best(self, plans: Sequence[Plan]) -> tuple[Plan | None, str]:
+        """The fastest plan that is not ruled out by what it must read first, and what speaks for it, or
+        against drafting."""
+        plain = self.plain
+        why = "off: nothing to draft from"
+        ranked = sorted(plans, key=lambda plan: -plan.speed)
+        for plan, next_best in zip(ranked, [*ranked[1:], None], strict=False):
+            if plan.speed <= plain:
+                why = (
+                    f"off: {plan.drafter} promises {plan.speed:.1f} tok/s "
+                    f"({self.level(plan.drafter):.0%} accepted), plain decoding {plain:.1f}"
+                )
+                return plan, why
+            otherwise = max(plain, next_best.speed) if next_best else plain
+            if plan.reading == 0.0 or self._earns_back(plan, otherwise):
+                return plan, "pays"
+            why = (
+                f"off: {plan.drafter} would read for {plan.reading:.1f} s first; the answer is not expected "
+                "to be long enough to earn that back"
+            )
+        return None, why
+
+    def _earns_back(self, plan: Plan, otherwise: float) -> bool:
+        """Whether what a plan reads first is worth its time, to who decodes at `otherwise` tokens per second
+        without it."""
+        made, saved = self.purse.made, 1.0 / otherwise - 1.0 / plan.later
+        ahead = ENDLESS if self._budget is None else max(0, self._budget - made)
+        return plan.reading < saved * ahead and self._lengths.earns_back(
+            self.prompt, made, plan.reading / saved, ahead
+        )
+
+    def affordable(self, room: int, each: float, first: float) -> int:
+        """The depth up to which a round of which nothing is accepted stays within the purse."""
+        verify = self.verify
+        limit = verify[1] + self.purse.holds(verify[1])
+        if first + room * each + max(verify) <= limit:
+            return room
+        for j in range(1, room + 1):
+            if first + j * each + verify[j + 1] > limit:
+                return j - 1
+        return room
+
+    def level(self, name: str) -> float:
+        return self._arms[name].acceptance.level
+
+    @property
+    def plain(self) -> float:
+        """Tokens per second of plain decoding."""
+        return 1.0 / self.verify[1]
+
+    def share(self, others: int, length: int) -> float:
+        """Seconds of a token as its share of a pass with so many of others."""
+        return self._target.seconds(others + 1, length) / (others + 1)
+
+    def forgo(self, expected: float, accepted: float) -> None:
+        """Note a token that would have been drafted, had the purse allowed it."""
+        plain, dearer = self.verify[1], self.verify[2] - self.verify[1]
+        if expected * plain > dearer:
+            self.purse.on_paper(accepted * plain - dearer, plain)
