@@ -144,7 +144,9 @@ def _is_whole(folder: Path, report: Report, progress: Progress) -> bool:
 def _checksums(folder: Path, names: Iterable[str], progress: Progress) -> dict[str, str]:
     """Of these files."""
     files = [folder / name for name in names]
-    progress.start(f"checking {folder.name}", sum(file.stat().st_size for file in files))
+    progress.start(
+        f"checksums of {folder.name.removesuffix('.partial')}", sum(file.stat().st_size for file in files)
+    )
     return {file.name: store.sha256_of(file, progress) for file in files}
 
 
