@@ -35,6 +35,7 @@ def test_what_was_measured_and_learned_is_kept_beside_the_models(
     (kept,) = json.loads((state / "controller.json").read_text()).values()
     assert set(kept["acceptance"]) == {"draft", "ngram"}
     assert kept["ledger"][0] > 0
+    assert kept["lengths"]
     learned = json.loads((state / "costs.json").read_text())
     assert len(learned) == 2  # of the target and of the draft
     assert any(any(curve["shape"]) for curve in learned.values())

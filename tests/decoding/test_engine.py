@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,41 @@ def request_ending_in_eos(build: Build) -> tuple[Request, list[int]]:
         if answer.finish_reason == "stop" and 6 <= len(answer.tokens) <= 20:
             return request, answer.tokens
     raise AssertionError("no seed ends early")
+
+
+class Told(FixedDepth):
+    """Notes what it is told of reading and of the end."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.reading: list[tuple[str, int]] = []
+        self.ended: list[bool] = []
+
+    def read(self, drafter: str, tokens: int, seconds: float) -> None:
+        assert seconds > 0.0
+        self.reading.append((drafter, tokens))
+
+    def finish(self, ended: bool) -> None:
+        self.ended.append(ended)
+
+
+# --- what a policy is told ---
+
+
+def test_a_policy_is_told_what_a_drafter_read_before_its_first_draft(
+    build: Build, draft_model: DraftModel
+) -> None:
+    policy, prompt = Told(2), PROMPT * 20
+    build(draft_model).generate(prompt, Request(NO_END, max_tokens=8), policy).run()
+    assert policy.reading == [(draft_model.name, len(prompt) + 1)]  # and the first token
+
+
+def test_a_policy_is_told_whether_an_answer_ended_or_was_cut_off(build: Build) -> None:
+    request, answer = request_ending_in_eos(build)
+    engine, policy = build(None), Told(0)
+    engine.generate(PROMPT, request, policy).run()
+    engine.generate(PROMPT, replace(request, max_tokens=len(answer) - 2), policy).run()
+    assert policy.ended == [True, False]
 
 
 # --- where it stops ---
