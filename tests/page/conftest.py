@@ -56,7 +56,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def endless(endless_file: Path) -> Iterator[Server]:
     """A server whose answers do not end while a browser looks at them, and whose queue has room for two."""
     with served(loader(endless_file, n_ctx=1 << 14), queue=2) as server:
-        server.gate.pause = 0.005
+        server.gate.pause = 0.002
         yield server
 
 
