@@ -1,5 +1,6 @@
-"""Regret on recorded traces under two measured cost curves: answers of the 1.5B coder, with what its 0.5B
-draft would have proposed, and of SmolLM2 135M, which has prompt lookup alone."""
+"""Regret on recorded traces under two measured cost curves: eleven greedy answers of the 1.5B coder and six
+sampled at temperature 0.7, with what its 0.5B draft would have proposed, and fourteen greedy ones of SmolLM2
+135M, which has prompt lookup alone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from edgespec.control.policy import FixedDepth, Policy
 from edgespec.control.purse import ADVANCE, RISK
 
 FOLDER = Path(__file__).parents[1] / "data" / "traces"
-RECORDED = {name: load(FOLDER / f"{name}.jsonl.gz") for name in ("coder", "smollm2-lookup")}
+RECORDED = {name: load(FOLDER / f"{name}.jsonl.gz") for name in ("coder", "coder-t07", "smollm2-lookup")}
 TRACES = RECORDED["coder"]
 THRESHOLDS = [0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95]
 
