@@ -18,7 +18,7 @@ from edgespec.control.arms import GUESSES
 from edgespec.control.controller import DEEPEST, Controller
 from edgespec.control.lengths import Lengths
 from edgespec.control.plans import best_depth
-from edgespec.control.policy import Choice
+from edgespec.control.policy import ALONE, Choice, Others
 from edgespec.control.purse import Purse
 from edgespec.drafters.base import Drafter, Node
 from edgespec.drafters.ngram import NGram
@@ -196,7 +196,12 @@ class _Peeking(_Fearless):
     trace: Trace
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
+        self,
+        drafters: Sequence[Drafter],
+        context: Sequence[int],
+        room: int,
+        forced: int = 0,
+        others: Others = ALONE,
     ) -> Choice:
         self._at = len(context) - len(self.trace.prompt)
         return super().choose(drafters, context, room, forced, others)

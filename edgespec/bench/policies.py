@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from edgespec.bench.replay import Costs
-from edgespec.control.policy import Choice, FixedDepth
+from edgespec.control.policy import ALONE, Choice, FixedDepth, Others
 from edgespec.decoding.rounds import Round
 from edgespec.drafters.base import Drafter, Node
 
@@ -20,7 +20,12 @@ class Lookup(FixedDepth):
     """Prompt lookup at a fixed depth (Saxena 2023)."""
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
+        self,
+        drafters: Sequence[Drafter],
+        context: Sequence[int],
+        room: int,
+        forced: int = 0,
+        others: Others = ALONE,
     ) -> Choice:
         return Choice(drafters[-1])
 

@@ -34,7 +34,7 @@ from edgespec.control.ledger import Ledger
 from edgespec.control.lengths import Lengths
 from edgespec.control.outlook import Outlook
 from edgespec.control.plans import Plan, best_depth
-from edgespec.control.policy import Choice
+from edgespec.control.policy import ALONE, Choice, Others
 from edgespec.decoding.rounds import Round
 from edgespec.drafters.base import GLANCE, Drafter, Node
 
@@ -102,7 +102,12 @@ class Controller:
     # --- the round ---
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
+        self,
+        drafters: Sequence[Drafter],
+        context: Sequence[int],
+        room: int,
+        forced: int = 0,
+        others: Others = ALONE,
     ) -> Choice:
         outlook, length, room = self._outlook, len(context), min(room, DEEPEST)
         outlook.begin(room, length, forced, others)
@@ -192,9 +197,9 @@ class Controller:
         if finished.drafter is not None:
             forced, others = min(finished.forced, emitted - 1), finished.others
             plain = (emitted - forced - 1) * outlook.share(others, length)
-            plain += self.target.seconds(others + forced + 1, length)
+            plain += self.target.seconds(others.tokens + forced + 1, length)
             outlook.purse.gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
-        own = finished.seconds - finished.others * outlook.share(finished.others, length)
+        own = finished.seconds - finished.others.generations * outlook.share(finished.others, length)
         self.ledger.add(own, own - emitted / self._rate if self._probing else 0.0)
         self._probing = False
         self._observe_costs(finished)
@@ -232,9 +237,9 @@ class Controller:
 
     # --- what people are told ---
 
-    def plain_seconds(self, length: int, others: int = 0) -> float | None:
+    def plain_seconds(self, length: int, others: Others = ALONE) -> float | None:
         """What a token costs plainly behind `length`, as estimated."""
-        return self.target.seconds(others + 1, length)
+        return self.target.seconds(others.tokens + 1, length)
 
     @property
     def verdict(self) -> str | None:

@@ -8,6 +8,7 @@ from edgespec.control.arms import Arm
 from edgespec.control.cost import LONGEST, CostCurve
 from edgespec.control.lengths import Lengths
 from edgespec.control.plans import Plan, fastest
+from edgespec.control.policy import ALONE, Others
 from edgespec.control.purse import Purse
 from edgespec.drafters.base import Offer
 
@@ -29,13 +30,13 @@ class Outlook:
         """its tokens"""
         self.verify: list[float] = []
         """T(n) by n, for this round"""
-        self.begin(1, 0, 0, 0)
+        self.begin(1, 0, 0, ALONE)
 
-    def begin(self, room: int, length: int, forced: int, others: int) -> None:
+    def begin(self, room: int, length: int, forced: int, others: Others) -> None:
         """A round in which up to `room` tokens may be drafted behind `length`. What is forced and what others
         have in the same pass is read anyway: what is compared here comes on top of its cost, and T(1) is this
         answer's share."""
-        anyway = min(forced + others, LONGEST - room - 1)
+        anyway = min(forced + others.tokens, LONGEST - room - 1)
         table = self._target.table(anyway + room + 1, length)
         share = self.share(others, length)
         self.verify = [seconds - table[anyway + 1] + share for seconds in table[anyway:]]
@@ -105,9 +106,9 @@ class Outlook:
         """Tokens per second of plain decoding."""
         return 1.0 / self.verify[1]
 
-    def share(self, others: int, length: int) -> float:
-        """Seconds of a token as its share of a pass with so many of others."""
-        return self._target.seconds(others + 1, length) / (others + 1)
+    def share(self, others: Others, length: int) -> float:
+        """Seconds of a plain round as its share of a pass beside others."""
+        return self._target.seconds(others.tokens + 1, length) / (others.generations + 1)
 
     def forgo(self, expected: float, accepted: float) -> None:
         """Note a token that would have been drafted, had the purse allowed it."""

@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from edgespec.decoding.rounds import Round
 
 
+class Others(NamedTuple):
+    """What other generations have in the same pass of the target."""
+
+    tokens: int = 0
+    generations: int = 0
+
+
+ALONE = Others()
+
+
 class Choice(NamedTuple):
     """Who drafts in a round; None: nobody, plain decoding."""
 
@@ -38,10 +48,15 @@ class Policy(Protocol):
         ...
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
+        self,
+        drafters: Sequence[Drafter],
+        context: Sequence[int],
+        room: int,
+        forced: int = 0,
+        others: Others = ALONE,
     ) -> Choice:
         """Who drafts in this round, up to `room` tokens behind `context`, whose last `forced` tokens are
-        drafted already: the grammar allows no others. others: tokens of other answers in the same pass."""
+        drafted already: the grammar allows no others. others: as expected."""
         ...
 
     def wants_more(self, drafted: Sequence[Node]) -> bool:
@@ -64,9 +79,9 @@ class Policy(Protocol):
         """The generation is over; ended: by itself, and not cut off."""
         ...
 
-    def plain_seconds(self, length: int, others: int = 0) -> float | None:
-        """What a token would cost without drafting, behind `length` tokens and in a pass with so many of
-        others; None if it does not know."""
+    def plain_seconds(self, length: int, others: Others = ALONE) -> float | None:
+        """What a token would cost without drafting, behind `length` tokens and beside others; None if it does
+        not know."""
         ...
 
     @property
@@ -94,7 +109,12 @@ class FixedDepth:
         pass
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
+        self,
+        drafters: Sequence[Drafter],
+        context: Sequence[int],
+        room: int,
+        forced: int = 0,
+        others: Others = ALONE,
     ) -> Choice:
         return Choice(drafters[0] if drafters else None) if self.k > 0 else NOBODY
 
@@ -113,7 +133,7 @@ class FixedDepth:
     def finish(self, ended: bool) -> None:
         pass
 
-    def plain_seconds(self, length: int, others: int = 0) -> float | None:
+    def plain_seconds(self, length: int, others: Others = ALONE) -> float | None:
         return None
 
     @property

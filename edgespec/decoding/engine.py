@@ -24,7 +24,7 @@ from edgespec.backends.base import Segment
 from edgespec.backends.base import Sequence as Cache
 from edgespec.backends.caches import Caches
 from edgespec.backends.prefix import pieces, rewind
-from edgespec.control.policy import NOBODY, Choice, Policy, propose
+from edgespec.control.policy import ALONE, NOBODY, Choice, Policy, propose
 from edgespec.decoding.joint import Cancelled, Steps
 from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.sampling import (
@@ -106,8 +106,8 @@ class Decoding:
         """every token so far; all but the newest are in the target's cache"""
         self._introduced: set[int] = set()
         self._cancel = Event()
-        self.others = 0
-        """tokens that others are expected to have in the pass of the next round"""
+        self.others = ALONE
+        """as expected in the pass of the next round"""
         self._output = Output(target.tokenizer, request.stop, request.max_tokens)
         self._sampler = Sampler(request.sampling, min(target.n_vocab, target.tokenizer.n_vocab))
         self._rule: Rule = (
@@ -211,7 +211,6 @@ class Decoding:
             judged_by,
             place=place,
             forced=len(forced),
-            sharing=computed.sharing,
             others=computed.others,
             first=computed.first,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from typing_extensions import ParamSpec
 
 from edgespec.backends.base import Backend, Logits, Segment
+from edgespec.control.policy import ALONE, Others
 from edgespec.decoding.stopping import Token
 
 if TYPE_CHECKING:
@@ -27,10 +28,8 @@ class Pass(NamedTuple):
     """those that it asked for, valid until the next pass"""
     seconds: float
     """of the whole pass"""
-    sharing: int = 1
-    """generations that have a part in it"""
-    others: int = 0
-    """tokens of other generations in it"""
+    others: Others = ALONE
+    """in the same pass"""
     first: bool = True
     """whether this is the first of them to have rows"""
 
@@ -57,7 +56,8 @@ def turn(target: Backend, generations: Sequence[Generation]) -> list[Outcome]:
     outcomes: dict[Generation, Outcome] = {}
     asking: list[Asking] = []
     for one in generations:
-        one.others = sum(other.share for other in generations if other is not one)
+        shares = [other.share for other in generations if other is not one and other.share]
+        one.others = Others(sum(shares), len(shares))
         wanted = _attempt(one.ask)
         if isinstance(wanted, Segment):
             asking.append((one, wanted))
@@ -102,9 +102,8 @@ def _compute(target: Backend, shared: Sequence[Asking]) -> dict[Generation, Outc
     tokens, end = sum(len(segment.tokens) for segment in segments), 0
     for one, segment in shared:
         start, end = end, end + segment.rows
-        others, first = tokens - len(segment.tokens), start == 0
-        computed = Pass(rows[start:end], seconds, len(shared), others, first)
-        outcomes[one] = _attempt(one.go_on, computed)
+        others = Others(tokens - len(segment.tokens), len(shared) - 1)
+        outcomes[one] = _attempt(one.go_on, Pass(rows[start:end], seconds, others, first=start == 0))
     return outcomes
 
 

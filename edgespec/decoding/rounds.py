@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from edgespec.backends.base import Step
+from edgespec.control.policy import ALONE, Others
 from edgespec.decoding.sampling import Distribution
 from edgespec.decoding.stopping import Token
 from edgespec.drafters.base import Hindsight, Node
@@ -37,10 +38,8 @@ class Round:
     """where in the context the first emitted token stands"""
     forced: int = 0
     """the first of the drafted tokens, which the grammar forced"""
-    sharing: int = 1
-    """generations that had a part in the pass"""
-    others: int = 0
-    """tokens of other generations in it"""
+    others: Others = ALONE
+    """in the same pass"""
     first: bool = True
     """of the rounds that share the pass; what is counted by passes is counted with this one"""
 

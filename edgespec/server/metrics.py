@@ -74,7 +74,7 @@ class Metrics:
         self._depth.observe(len(finished.drafted))
         if finished.first:
             self._verify.observe(finished.verify.seconds)
-            self._sharing.observe(finished.sharing)
+            self._sharing.observe(1 + finished.others.generations)
         if finished.drafted:
             self._draft.observe(finished.draft_seconds)
             self._drafted.inc(len(finished.drafted))

@@ -12,7 +12,7 @@ from edgespec.control.acceptance import Acceptance
 from edgespec.control.arms import Arm
 from edgespec.control.controller import Controller
 from edgespec.control.cost import CostCurve
-from edgespec.control.policy import Choice, FixedDepth
+from edgespec.control.policy import ALONE, Choice, FixedDepth, Others
 from edgespec.decoding.rounds import Round
 from edgespec.drafters.base import Drafter, Node
 
@@ -52,7 +52,12 @@ class Erratic(FixedDepth):
         self._rng = np.random.default_rng(seed)
 
     def choose(
-        self, drafters: Sequence[Drafter], context: Sequence[int], room: int, forced: int = 0, others: int = 0
+        self,
+        drafters: Sequence[Drafter],
+        context: Sequence[int],
+        room: int,
+        forced: int = 0,
+        others: Others = ALONE,
     ) -> Choice:
         self.k = int(self._rng.integers(0, 8))
         which = int(self._rng.integers(-1, len(drafters)))

@@ -15,7 +15,7 @@ from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance
 from edgespec.control.controller import Arm, Controller
 from edgespec.control.cost import CostCurve
-from edgespec.control.policy import FixedDepth
+from edgespec.control.policy import FixedDepth, Others
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
@@ -257,10 +257,10 @@ def test_a_shared_pass_is_measured_once_with_all_that_was_in_it(joint: Build) ->
     if not engine.target.capabilities.batch:
         pytest.skip("passes are not shared")
     while rounds:
-        shared = [rounds.pop(0) for _ in range(rounds[0].sharing)]
+        shared = [rounds.pop(0) for _ in range(1 + rounds[0].others.generations)]
         assert [one.first for one in shared] == [True] + [False] * (len(shared) - 1)
         assert len({id(one.verify) for one in shared}) == 1
-        own = [shared[0].verify.n - one.others for one in shared]
+        own = [shared[0].verify.n - one.others.tokens for one in shared]
         assert sum(own) == shared[0].verify.n
         assert all(n > len(one.drafted) for n, one in zip(own, shared, strict=True))
 
@@ -274,7 +274,7 @@ def test_the_controller_drafts_less_the_more_others_have_in_the_pass(slope: floa
     )
     depths = []
     for others in (0, 1, 2, 4, 8, 16):
-        controller.choose([drafter], PROMPT * 20, 24, others=others)
+        controller.choose([drafter], PROMPT * 20, 24, others=Others(others, others))
         depths.append(controller.decision.depth)
     assert depths[0] > 0
     assert depths == sorted(depths, reverse=True)
