@@ -71,7 +71,7 @@ cmake_args() {
   local major flags='-mno-amx-tile -mno-amx-int8 -mno-amx-bf16'
   major=$(compiler -dumpversion | cut -d. -f1)
   if [[ $(compiler --version) == *'Free Software'* ]] && [ "$major" -lt 13 ] &&
-    grep -qw amx_tile /proc/cpuinfo 2>/dev/null; then
+    [[ $(compiler -dumpmachine) == x86_64* ]] && grep -qw amx_tile /proc/cpuinfo 2>/dev/null; then
     echo "-DCMAKE_C_FLAGS='$flags' -DCMAKE_CXX_FLAGS='$flags'"
   fi
 }
@@ -152,18 +152,23 @@ end_build() {
 }
 
 prepare() {
-  local venv=$1 extras=$2 constraints=${3:-} python wheel
-  # Where ensurepip is missing, `python -m venv` fails and leaves an environment without pip.
-  if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && [ ! -f "$venv/pyvenv.cfg" ]; then
-      fail "$venv is a folder with other things in it; set EDGESPEC_VENV to another one"
-    fi
-    python=$(find_python)
-    say "making a virtual environment: $venv ($("$python" --version))"
-    "$python" -m venv --clear "$venv" || fail "no virtual environment; on Debian: apt-get install python3-venv"
-    "$venv/bin/python" -m pip install -q --upgrade pip
-  fi
+  local venv=$1 extras=$2 constraints=${3:-} wheel
+  make_venv "$venv"
   say "installing edgespec[$extras]"
   wheel=$(llama_wheel "$venv/bin/python")
   "$venv/bin/python" -m pip install -q ${constraints:+-c "$constraints"} "$wheel" -e "${root}[$extras]"
+}
+
+# make_venv VENV: an environment with pip, if there is none.
+make_venv() {
+  local venv=$1 python
+  # Where ensurepip is missing, `python -m venv` fails and leaves an environment without pip.
+  ! "$venv/bin/python" -m pip --version >/dev/null 2>&1 || return 0
+  if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && [ ! -f "$venv/pyvenv.cfg" ]; then
+    fail "$venv is a folder with other things in it; set EDGESPEC_VENV to another one"
+  fi
+  python=$(find_python)
+  say "making a virtual environment: $venv ($("$python" --version))"
+  "$python" -m venv --clear "$venv" || fail "no virtual environment; on Debian: apt-get install python3-venv"
+  "$venv/bin/python" -m pip install -q --upgrade pip
 }

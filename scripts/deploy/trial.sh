@@ -68,7 +68,7 @@ chmod +x "$copy"/root/usr/local/bin/{dpkg,systemctl}
 # shellcheck disable=SC2016 # expanded inside
 key='. <(grep -v "^deploy " "$0"); CMAKE_ARGS=$(llama_options pi5)
   echo "$cache/wheels/llama-cpp-python-$llama_cpp_python-$(wheel_key)"'
-for wheel in "$cache"/wheels/llama-cpp-python-"$llama_cpp_python"-*/*.whl; do
+for wheel in "$cache"/wheels/llama-cpp-python-"$llama_cpp_python"-*/*_"$(uname -m)".whl; do
   [ -f "$wheel" ] || continue
   folder=$(in_copy bash -c "$key" /tmp/checkout/scripts/deploy/pi.sh)
   mkdir -p "$copy/root$folder"

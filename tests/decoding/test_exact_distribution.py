@@ -21,7 +21,7 @@ from .expected import chi_square, joint
 from .policies import Controlled, Erratic, WhileQIsSure
 from .sampling_run import Case, Sample, UntilVowel, WhileSure, sample
 
-SAMPLES = 20_000
+SAMPLES = int(os.environ.get("EDGESPEC_SAMPLES", "20000"))  # fewer where a processor is emulated
 FALSE_ALARM = 1e-4
 
 PLAIN = {"temperature": 1.0}

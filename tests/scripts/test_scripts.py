@@ -14,11 +14,11 @@ import pytest
 from waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-SOURCED = ["scripts/setup.sh", "scripts/native.sh", "scripts/browser.sh", "scripts/android.sh"]
+SOURCED = [f"scripts/{name}.sh" for name in ("setup", "native", "aarch64", "browser", "android")]
 ANDROID = ["android_demo/app/build.sh", "android_demo/termux/setup.sh"]
 START = "edgespec/bundle/start.sh"
 DEPLOYS = ["scripts/deploy/pi.sh", "scripts/deploy/jetson.sh", "scripts/deploy/trial.sh"]
-SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", ".ci/run", START, *DEPLOYS, *ANDROID]
+SCRIPTS = [*SOURCED, "scripts/demo", "scripts/test", "scripts/aarch64", ".ci/run", START, *DEPLOYS, *ANDROID]
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
@@ -320,14 +320,20 @@ def test_a_python_that_is_asked_for_and_unfit_is_said(
 
 
 @pytest.mark.parametrize("user", [0, 1000])
+@pytest.mark.parametrize(("script", "ready"), [("native", "emulation_ready"), ("aarch64", "aarch64_ready")])
 def test_what_emulation_needs_is_installed_by_root_alone(
-    sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path, user: int
+    sourced: Callable[..., subprocess.CompletedProcess[str]],
+    stub: Stub,
+    folder: Path,
+    script: str,
+    ready: str,
+    user: int,
 ) -> None:
     (folder / "calls").touch()
     stub("id", f"echo {user}")
     stub("apt-get", f"echo \"$*\" >>'{folder}/calls'")
     absent = 'command() { [[ "$2" != qemu* ]]; }'
-    done = sourced(f'. "{ROOT}/scripts/native.sh"; {absent}; emulation_ready')
+    done = sourced(f'. "{ROOT}/scripts/{script}.sh"; {absent}; {ready}')
     assert done.returncode == (1 if user else 0)
     assert "qemu-user-static" in done.stderr
     assert calls(folder, "install -y -qq --no-install-recommends qemu-user-static") == (0 if user else 1)
