@@ -118,6 +118,6 @@ test_on_board() (
   shift 2
   found=$(on_arm "$cpu" -c 'from edgespec.kernels import library; print(library.instruction_set())')
   [ "$found" = "$wanted" ] || fail "the kernels take the path $found, not $wanted"
-  EDGESPEC_SAMPLES=1000 EDGESPEC_REQUIRE_MODELS=kernels EDGESPEC_HOME=$arm/$cpu/home \
+  EDGESPEC_SAMPLES=500 EDGESPEC_REQUIRE_MODELS=kernels EDGESPEC_HOME=$arm/$cpu/home \
     on_arm "$cpu" -m pytest -p no:cacheprovider "${tests[@]/#/$root/tests/}" -k "test_onnx or both" "$@"
 )
