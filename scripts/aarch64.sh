@@ -17,7 +17,7 @@ arm_cmake="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64"
 aarch64_ready() {
   local missing=()
   command -v cmake >/dev/null || missing+=(cmake)
-  command -v make >/dev/null || missing+=(make)
+  command -v ninja >/dev/null || missing+=(ninja-build)
   command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
   command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
   command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
