@@ -16,7 +16,7 @@ from edgespec.decoding.joint import Outcome, Pass, turn
 from edgespec.decoding.stopping import FinishReason, Token
 from edgespec.decoding.turnstile import Turnstile
 from edgespec.drafters.base import Drafter
-from edgespec.errors import ContextFull, UsageError
+from edgespec.errors import BackendError, ContextFull, UsageError
 from edgespec.grammar.matcher import Grammars
 
 SHARED_CHUNK = 128
@@ -93,8 +93,10 @@ class Engine:
     def step(self, generations: Sequence[Generation]) -> list[Outcome]:
         """Wait for the models, and use them for a turn of each generation, for a round or a chunk of its
         prompt. What came of each: the tokens that it released, perhaps none, or what it raised;
-        StopIteration if it has ended."""
+        StopIteration if it has ended. Raises UsageError for another engine's, and for one given twice."""
         self.refuse_callbacks("read on")
+        if len(set(generations)) < len(generations) or any(one._engine is not self for one in generations):
+            raise UsageError("only answers of this runtime can be stepped, and each once at a time")
         with self.computing:
             if self.target.capabilities.batch:
                 return turn(self.target, generations)
@@ -160,6 +162,8 @@ class Generation(Decoding):
         self._steps_left = self._steps()
         self._wanted: Segment | None = None
         """what it waits for"""
+        self._behind = 0
+        """tokens that were in the cache when it asked for that"""
         self.share = 0
         """tokens that it has in the pass of this turn; as long as that is not known, of the last one"""
         self._ready: deque[Token] = deque()
@@ -184,14 +188,29 @@ class Generation(Decoding):
         return outcome
 
     def ask(self) -> Segment | list[Token]:
-        """Begin a turn: what it wants the target to compute; or the tokens it released, if nothing."""
+        """Begin a turn: what it wants the target to compute; or the tokens it released, if nothing. Asks the
+        same again if that was not used, since the turn was interrupted or the pass failed."""
         self._thread = current_thread()
-        if self._wanted is not None:  # what was interrupted
-            return self._wanted
+        if self._wanted is not None:
+            return self._ask_again(self._wanted)
         wanted = next(self._steps_left)
         if isinstance(wanted, Segment):
-            self._wanted = wanted
+            self._wanted, self._behind = wanted, len(wanted.sequence)
         self.share = 0 if self._wanted is None else len(self._wanted.tokens)
+        return wanted
+
+    def _ask_again(self, wanted: Segment) -> Segment | list[Token]:
+        """Behind the same tokens as before, or the answer would be another text's."""
+        sequence = wanted.sequence
+        try:
+            if len(sequence) > self._behind:  # it was computed, but others were interrupted in using the pass
+                self._target.rollback(sequence, self._behind)
+            if len(sequence) < self._behind:
+                raise BackendError(
+                    f"the cache of {self._target.name} was lost in a pass that failed; ask anew"
+                )
+        except BackendError as error:
+            return self.end(error)
         return wanted
 
     def go_on(self, computed: Pass) -> list[Token]:
@@ -225,6 +244,7 @@ class Generation(Decoding):
         if self.finish_reason is None:
             self._output.finish("cancelled")
             self._ready.clear()
+        self._wanted = None
         self._steps_left.close()
         self._leave()  # if it had not begun
 

@@ -95,8 +95,9 @@ def _compute(target: Backend, shared: Sequence[Asking]) -> dict[Generation, Outc
     except Exception as error:
         if len(shared) == 1:
             return outcomes | {one: _attempt(one.end, error) for one, _ in shared}
-        for asking in shared:  # the caches are as before: alone, only the one at fault fails
-            outcomes |= _compute(target, [asking])
+        for one, _ in shared:  # alone, only the one at fault fails
+            again = _attempt(one.ask)
+            outcomes |= _compute(target, [(one, again)]) if isinstance(again, Segment) else {one: again}
         return outcomes
     seconds = perf_counter() - started
     tokens, end = sum(len(segment.tokens) for segment in segments), 0

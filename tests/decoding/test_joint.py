@@ -20,10 +20,11 @@ from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine, Generation
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
+from edgespec.decoding.stopping import Token
 from edgespec.drafters.base import Drafter, DraftState, Offer
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, UsageError
 from edgespec.grammar.constraint import regex
 
 from .engines import NO_END, PROMPT
@@ -244,6 +245,77 @@ def test_an_interrupt_in_a_shared_pass_loses_nothing(
             engine.step(answers)
     assert together(engine, answers) == []
     assert [answer.tokens for answer in answers] == expected
+
+
+def test_an_interrupt_while_one_uses_a_shared_pass_feeds_others_nothing_twice(
+    joint: Build, alone: Callable[[Sequence[int], Request], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(token: Token) -> None:
+        raise KeyboardInterrupt
+
+    behind = []
+
+    def note(segment: Segment) -> bool:
+        behind.append(len(segment.sequence))
+        return False
+
+    engine = joint(2)
+    watched = Watched(engine.target, monkeypatch)
+    watched.refuses = note
+    broken = engine.generate(PROMPT, Request(NO_END, max_tokens=60, on_token=interrupt))
+    other = engine.generate(*ASKED[1])
+    with pytest.raises(KeyboardInterrupt):
+        engine.step([broken, other])
+    assert broken.over
+    engine.step([other])
+    assert set(behind) == {0}  # both asked for all of their prompts
+    assert together(engine, [other]) == []
+    assert other.tokens == alone(*ASKED[1])
+
+
+def test_one_that_gave_way_after_an_interrupt_leaves_the_caches_alone(
+    joint: Build, alone: Callable[[Sequence[int], Request], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = joint(1)
+    watched = Watched(engine.target, monkeypatch)
+    old = engine.generate(*ASKED[0])
+    watched.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        old.run()
+    new = engine.generate(*ASKED[1])
+    engine.step([new])
+    assert list(old) == []
+    assert new.run().tokens == alone(*ASKED[1])
+
+
+def test_where_a_failing_pass_loses_a_cache_the_answer_fails_instead_of_going_on_without_it(
+    joint: Build, alone: Callable[[Sequence[int], Request], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = joint(2)
+    answers = [engine.generate(*ASKED[i]) for i in (0, 1)]
+    for _ in range(3):
+        engine.step(answers)
+    forward = engine.target.forward
+
+    def lose(segments: Sequence[Segment]) -> Any:
+        monkeypatch.setattr(engine.target, "forward", forward)
+        engine.target.rollback(segments[0].sequence, 0)
+        raise BackendError("it could not roll back; its cache was reset")
+
+    monkeypatch.setattr(engine.target, "forward", lose)
+    raised = together(engine, answers)
+    assert len(raised) == 1 and isinstance(raised[0], BackendError)
+    assert answers[1].tokens == alone(*ASKED[1])
+
+
+def test_only_answers_of_the_engine_have_a_turn_and_each_has_one(
+    models: tuple[Backend, Backend], joint: Build
+) -> None:
+    engine, another = joint(2), joint(1)
+    one, foreign = engine.generate(*ASKED[0]), another.generate(*ASKED[1])
+    for wrong in ([one, one], [one, foreign]):
+        with pytest.raises(UsageError, match="each once"):
+            engine.step(wrong)
 
 
 def test_a_shared_pass_is_measured_once_with_all_that_was_in_it(joint: Build) -> None:
