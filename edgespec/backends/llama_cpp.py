@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -204,8 +205,9 @@ class LlamaCpp:
 
     def _drop_partial(self, segments: SequenceOf[Segment]) -> None:
         """After a failed pass: what llama.cpp has kept of it must go."""
-        for s in segments:
-            self._remove_from(s.sequence, len(s.sequence))
+        with ExitStack() as removals:  # all of them, even if some fail
+            for s in segments:
+                removals.callback(self._remove_from, s.sequence, len(s.sequence))
 
     def rollback(self, sequence: Sequence, length: int) -> None:
         if not 0 <= length <= len(sequence):
