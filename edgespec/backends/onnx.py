@@ -170,7 +170,7 @@ class Onnx:
         model = self._loaded()
         n, rows = self._check(segments)
         started = perf_counter()
-        length = len(segments[0].sequence)
+        length = sum(len(s.sequence) for s in segments)
         try:
             logits = model.run(
                 [

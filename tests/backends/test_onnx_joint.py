@@ -72,6 +72,7 @@ def check(joint: Backend, apart: Backend, segments: list[Segment]) -> None:
     """One pass of `joint` gives what `apart` gives each of them."""
     before = [list(s.sequence.tokens) for s in segments]
     logits = joint.forward(segments).copy()
+    assert joint.last_step.length == sum(map(len, before))
     at = 0
     for tokens, s in zip(before, segments, strict=True):
         assert s.sequence.tokens == [*tokens, *s.tokens]
