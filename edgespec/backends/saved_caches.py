@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +24,8 @@ from edgespec.errors import EdgespecError, UsageError
 log = logging.getLogger(__name__)
 
 SUFFIX = ".cache"
+_OWN = re.compile(r"[0-9a-f]{24}/([0-9a-f]{32}\.cache|[0-9]+\.new(\.partial)?)")
+"""names of our files"""
 _LIBRARIES = ("edgespec", "llama-cpp-python", "onnxruntime")
 
 
@@ -62,13 +66,24 @@ class Folder:
 
     def shrink(self) -> None:
         """Keep to the budget."""
-        files = [(file.stat().st_mtime, file.stat().st_size, file) for file in self.path.glob(f"*/*{SUFFIX}")]
+        files = []
+        for file in self._files():
+            with suppress(OSError):  # another process may have removed it
+                status = file.stat()
+                files.append((status.st_mtime, status.st_size, file))
         total = sum(size for _, size, _ in files)
         for _, size, file in sorted(files):
             if total <= self.budget:
                 return
-            file.unlink(missing_ok=True)
-            total -= size
+            try:
+                file.unlink(missing_ok=True)
+                total -= size
+            except OSError as error:
+                log.warning("%s cannot be removed: %s", file, error)
+
+    def _files(self) -> list[Path]:
+        """What was saved, or was being saved when a process was killed; not what else a user keeps there."""
+        return [file for file in self.path.glob("*/*") if _OWN.fullmatch(f"{file.parent.name}/{file.name}")]
 
 
 class Shelf:
@@ -87,7 +102,8 @@ class Shelf:
             if _digest(saved.file) != saved.file.stem:
                 raise ValueError("it is damaged")
             self._backend.restore(sequence, saved.file)
-            os.utime(saved.file)
+            with suppress(OSError):  # it may be one that can only be read
+                os.utime(saved.file)
             log.info("%d tokens of %s were read from %s", len(sequence), self._backend.name, saved.file)
         except (EdgespecError, OSError, ValueError) as error:
             log.warning("%s is of no use: %s", saved.file, error)
@@ -117,8 +133,11 @@ class Shelf:
         self._folder.shrink()
 
     def _forget(self, saved: Saved) -> None:
-        saved.file.unlink(missing_ok=True)
         self.saved.remove(saved)
+        try:
+            saved.file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", saved.file, error)
 
 
 def _read_header(file: Path) -> Saved | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import edgespec
+from edgespec.backends.saved_caches import Folder
 from edgespec.errors import UsageError
 
 STORY = "stay " * 150
@@ -116,6 +117,37 @@ def test_the_oldest_go_when_the_folder_is_full(options: dict[str, Any]) -> None:
     with edgespec.load(**options | {"cache_disk": 0}) as runtime:
         said(runtime, STORY)
     assert files(options) == []
+
+
+def test_only_files_of_its_own_are_counted_and_removed(tmp_path: Path) -> None:
+    (shelf := tmp_path / ("a" * 24)).mkdir()
+    tmp_path.chmod(0o700)
+    own = [shelf / ("b" * 32 + ".cache"), shelf / "123.new", shelf / "123.new.partial"]
+    foreign = [shelf / "mine.cache", tmp_path / "notes.cache", tmp_path / "else" / "mine.cache"]
+    foreign[2].parent.mkdir()
+    for file in own + foreign:
+        file.write_bytes(b"1234")
+    Folder(tmp_path, 12, "")
+    assert all(file.exists() for file in own + foreign)
+    Folder(tmp_path, 0, "")
+    assert not any(file.exists() for file in own) and all(file.exists() for file in foreign)
+
+
+def test_what_is_damaged_and_cannot_be_removed_does_not_stop_an_answer(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with edgespec.load(**options) as runtime:
+        first = said(runtime, STORY)
+    for file in files(options):
+        file.write_bytes(file.read_bytes()[:-1])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with edgespec.load(**options) as runtime:
+        monkeypatch.setattr(Path, "unlink", refuse)
+        assert said(runtime, STORY).tokens == first.tokens
+    assert "cannot be removed" in caplog.text
 
 
 def test_a_folder_that_cannot_be_had_is_refused(model_files: Path, tmp_path: Path) -> None:
