@@ -61,7 +61,7 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
         source = _from_schema(whole)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json_schema is no JSON schema: {error}") from error
-    _check_repeats("a pattern in json_schema", "".join(_PATTERNS.findall(source)))
+    _check_patterns(source)
     if why := _refusal(source):
         definitions = {name: value for name, value in whole.items() if name in _SHARED}
         place = "/".join(["#", *_blame(whole, definitions, why, iter(range(TRIES)))])
@@ -72,9 +72,11 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
 def enforceable(schema: Mapping[str, Any]) -> bool:
     """Whether `json_schema` would take it. Raises BackendError without llguidance."""
     try:
-        return not _refusal(_from_schema(schema))
+        source = _from_schema(schema)
+        _check_patterns(source)
     except (TypeError, ValueError, RecursionError):
         return False
+    return not _refusal(source)
 
 
 def regex(pattern: str) -> Constraint:
@@ -97,6 +99,7 @@ def grammar(text: str) -> Constraint:
     if not isinstance(text, str):
         raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
     _check_unicode("grammar", text)
+    _check_patterns(text)
     matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
@@ -126,6 +129,11 @@ def _check_unicode(kind: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"{kind} is not valid Unicode at character {error.start + 1}") from None
+
+
+def _check_patterns(schema: str) -> None:
+    """schema: JSON, or a grammar with such in it."""
+    _check_repeats("a pattern in json_schema", "".join(_PATTERNS.findall(schema)))
 
 
 def _check_repeats(what: str, pattern: str) -> None:

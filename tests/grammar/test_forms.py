@@ -74,6 +74,7 @@ def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime
         ({"json_schema": {"type": "object"}}, "cannot be spelled with this model's tokens"),
         ({"json_schema": {"$ref": "#"}}, "at #: no text has this form"),
         ({"regex": "a{1,1000000}"}, "regex repeats something 1000000 times"),
+        ({"grammar": 'start: %json {"pattern": "a{1000000}"}'}, "repeats something 1000000 times"),
         ({"grammar": "start: /a{200000}/"}, "wants more than 131072 characters"),
         ({"json_schema": {}, "regex": "a"}, "json_schema and regex are both given"),
     ],
