@@ -26,7 +26,7 @@ from edgespec.backends.onnx_buffers import KV_TYPES, Binding, FixedCache, kv_typ
 from edgespec.backends.onnx_model import Array, Cache, Feed, Limits, Shape
 from edgespec.backends.onnx_session import PROVIDERS, open_session
 from edgespec.errors import ModelError, UsageError
-from edgespec.hub.onnx_folder import GENAI, home_of, model_in, read_json, trained_context
+from edgespec.hub.onnx_folder import GENAI, files_of, home_of, model_in, read_json, trained_context
 
 LOGITS_BYTES = 64 << 20
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -170,7 +170,7 @@ class StandardModel:
 
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
-        self.fingerprint = fingerprint(self._file)
+        self.fingerprint = "".join(map(fingerprint, files_of(self._file)))
         if limits.pad:  # padded passes round differently
             self.fingerprint += "/padded"
         self._logits: Logits = np.empty((limits.max_rows + 1, self.shape.vocabulary), np.float32)

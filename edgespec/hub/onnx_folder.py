@@ -51,10 +51,13 @@ def size_of(path: Path) -> int:
 def weight_bytes(path: Path) -> int:
     """Bytes of a model's weights, an embedding table that is only looked up included."""
     model = model_in(path) if path.is_dir() else path
-    if model is None:
-        return 0
+    return 0 if model is None else sum(file.stat().st_size for file in files_of(model))
+
+
+def files_of(model: Path) -> list[Path]:
+    """A model file and those beside it that have its weights."""
     beside = [model.with_name(model.name + ending) for ending in (".data", "_data")]
-    return sum(file.stat().st_size for file in (model, *beside) if file.is_file())
+    return [model, *(file for file in beside if file.is_file())]
 
 
 def trained_context(path: Path) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from edgespec.backends.base import Segment  # noqa: E402
 from edgespec.backends.hf_tokenizer import HFTokenizer  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
 from edgespec.backends.onnx_buffers import FixedCache  # noqa: E402
-from edgespec.errors import ModelError, UsageError  # noqa: E402
+from edgespec.errors import BackendError, ModelError, UsageError  # noqa: E402
 from edgespec.runtime import load as load_pair  # noqa: E402
 
 from .foreign_models import write_genai, write_optimum  # noqa: E402
@@ -261,6 +262,26 @@ def attention(model: onnx.ModelProto, **changes: str) -> None:
     node = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
     for name, value in changes.items():
         setattr(node, name, value)
+
+
+@pytest.mark.parametrize("ending", [".data", "_data"])
+def test_a_cache_is_not_restored_where_the_weights_beside_the_graph_are_others(
+    tmp_path: Path, ending: str
+) -> None:
+    folder = write_optimum(TARGET, tmp_path / "model", merged=False)
+    [file] = folder.rglob("*.onnx")
+    weights = f"{file.name}{ending}"
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location=weights)
+    cache = tmp_path / "cache"
+    with closing(load(folder)) as backend:
+        backend.forward([Segment(sequence := backend.open(), text(50))])
+        backend.save(sequence, cache)
+        backend.restore(sequence, cache)
+    content = bytearray((file.parent / weights).read_bytes())
+    content[-2] ^= 1
+    (file.parent / weights).write_bytes(content)
+    with closing(load(folder)) as backend, pytest.raises(BackendError, match="another model"):
+        backend.restore(backend.open(), cache)
 
 
 def test_external_data_cut_short_or_missing_are_told(tmp_path: Path) -> None:
