@@ -295,7 +295,9 @@ class Onnx:
                 )
             try:
                 arrays = {name: _read(saved, dtype, shape) for name, dtype, shape in layout}
-            except (ValueError, TypeError) as error:
+                if any(array.shape[2] != len(tokens) for array in arrays.values()):
+                    raise damaged
+            except (ValueError, TypeError, IndexError) as error:
                 raise damaged from error
         try:
             self._fill(sequence, tokens, arrays)

@@ -282,6 +282,9 @@ def test_saved_caches_that_do_not_fit_are_refused(
     file.write_bytes(whole[:-100])
     with pytest.raises(BackendError, match="damaged"):
         backend.restore(sequence, file)
+    file.write_bytes(whole.replace(b'"tokens": [', b'"tokens": [1, ', 1))
+    with pytest.raises(BackendError, match="damaged"):
+        backend.restore(sequence, file)
     file.write_bytes(b"nonsense\n" + whole)
     with pytest.raises(BackendError, match="not a saved cache"):
         backend.restore(sequence, file)
