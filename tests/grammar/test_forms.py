@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import edgespec
+from edgespec.grammar.constraint import enforceable, json_schema
 
 PROMPT = "stay"
 
@@ -84,6 +85,15 @@ def test_a_form_that_cannot_be_had_is_refused(
 ) -> None:
     with pytest.raises(edgespec.UsageError, match=message):
         runtime.generate(PROMPT, **options)
+
+
+@pytest.mark.parametrize("refused", [{"not": {}}, {"pattern": "a{1000000}"}, {"enum": [float("nan")]}])
+def test_what_is_enforceable_is_what_is_taken_as_a_form(refused: dict[str, Any]) -> None:
+    for schema in (refused, {"properties": {"a": refused}}):
+        assert not enforceable(schema)
+        with pytest.raises(edgespec.UsageError):
+            json_schema(schema)
+    assert enforceable({"pattern": "a{1000}"})
 
 
 @pytest.mark.parametrize("form", [{"regex": "a"}, {"json_schema": {}}, {"grammar": 'start: "a"'}])
