@@ -399,21 +399,19 @@ class Runtime:
         tools: functions that the chat template tells the model of, as OpenAI's API describes them; for
         messages.
         """
-        with self._tokenizing:
-            return self._tokenize(prompt, tools)
-
-    def _tokenize(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        if isinstance(prompt, str):
-            self._refuse_endless(prompt)
-            return self.target.tokenizer.encode(prompt)
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
             raise UsageError(
                 f"a prompt is text, a list of messages, or a list of token ids, not {type(prompt).__name__}"
             )
+        if isinstance(prompt, str):
+            with self._tokenizing:
+                self._refuse_endless(prompt)
+                return self.target.tokenizer.encode(prompt)
         if all(isinstance(part, Mapping) for part in prompt):
             messages = cast("Sequence[Message]", prompt)
-            self._refuse_endless(*(str(message.get("content")) for message in messages), *map(str, tools))
-            return chat_prompt(self.target, messages, self._chat_template, tools)
+            with self._tokenizing:
+                self._refuse_endless(*(str(message.get("content")) for message in messages), *map(str, tools))
+                return chat_prompt(self.target, messages, self._chat_template, tools)
         width = self.target.tokenizer.n_vocab
         for token in prompt:
             if not isinstance(token, int | np.integer) or not 0 <= token < width:

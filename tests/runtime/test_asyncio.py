@@ -238,6 +238,28 @@ def test_closing_waits_for_a_tokenizer_in_use(endless_file: Path, monkeypatch: p
         runtime.tokenize("stay")
 
 
+def test_token_ids_are_answered_while_another_thread_tokenizes(
+    endless_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with edgespec.load(endless_file, draft="ngram", depth=3, threads=1, n_ctx=64) as runtime:
+        encode, ids = runtime.target.tokenizer.encode, runtime.tokenize("stay")
+        standing, released = Event(), Event()
+
+        def slow(*args: Any, **options: Any) -> list[int]:
+            standing.set()
+            assert released.wait(PATIENCE)
+            return encode(*args, **options)
+
+        monkeypatch.setattr(runtime.target.tokenizer, "encode", slow)
+        tokenizing = Thread(target=runtime.tokenize, args=("stay",))
+        tokenizing.start()
+        assert standing.wait(PATIENCE)
+        assert runtime.generate(ids, max_tokens=3).tokens
+        assert tokenizing.is_alive()
+        released.set()
+        tokenizing.join(PATIENCE)
+
+
 def test_runtimes_in_one_process_do_not_disturb_each_other(model_files: Path) -> None:
     def load() -> edgespec.Runtime:
         return edgespec.load(
