@@ -7,6 +7,7 @@ between any two turns (continuous batching; Yu et al. 2022, "Orca").
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
@@ -19,6 +20,9 @@ from edgespec.decoding.stopping import Token
 
 if TYPE_CHECKING:
     from edgespec.decoding.generation import Generation
+
+
+log = logging.getLogger(__name__)
 
 
 class Pass(NamedTuple):
@@ -95,6 +99,7 @@ def _compute(target: Backend, shared: Sequence[Asking]) -> dict[Generation, Outc
     except Exception as error:
         if len(shared) == 1:
             return outcomes | {one: _attempt(one.end, error) for one, _ in shared}
+        log.warning("a pass of %d answers failed, so each has one alone: %s", len(shared), error)
         for one, _ in shared:  # alone, only the one at fault fails
             again = _attempt(one.ask)
             outcomes |= _compute(target, [(one, again)]) if isinstance(again, Segment) else {one: again}

@@ -170,7 +170,10 @@ def test_what_does_not_fit_into_one_pass_takes_several(
 
 
 def test_a_failing_pass_fails_only_the_answer_at_fault(
-    joint: Build, alone: Callable[[Sequence[int], Request], list[int]], monkeypatch: pytest.MonkeyPatch
+    joint: Build,
+    alone: Callable[[Sequence[int], Request], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     expected = [alone(*ASKED[i]) for i in (0, 1)]
     engine = joint(3)
@@ -182,6 +185,8 @@ def test_a_failing_pass_fails_only_the_answer_at_fault(
     failed, *others = reversed(engine.step(answers))
     assert str(failed) == "the pass failed" and answers[2].over
     assert not any(isinstance(outcome, Exception) for outcome in others)
+    if engine.target.capabilities.batch:
+        assert "a pass of 3 answers failed, so each has one alone: the pass failed" in caplog.text
     watched.refuses = lambda segment: False
     assert together(engine, answers[:2]) == []
     assert [answer.tokens for answer in answers[:2]] == expected
