@@ -324,7 +324,10 @@ class Turns:
                     begun.append((ticket, ticket.answer or self._begin(ticket)))
             if not begun:
                 continue
-            outcomes = self._loaded().step([answer.generation for _, answer in begun])
+            try:
+                outcomes = self._loaded().step([answer.generation for _, answer in begun])
+            except Exception as error:  # the thread must live on
+                outcomes = [error] * len(begun)
             for (ticket, answer), outcome in zip(begun, outcomes, strict=True):
                 with self._failing(ticket):
                     if isinstance(outcome, Exception):

@@ -240,6 +240,20 @@ def test_a_failure_fails_its_request_only(endless: Server, monkeypatch: pytest.M
     assert endless.complete("stay", max_tokens=3)["choices"]
 
 
+def test_whatever_a_turn_raises_fails_its_requests_only(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    runtime = endless.turns._runtime
+    assert runtime is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "step", fail)
+        assert endless.post(TEXT, ENDLESS).status_code == 500
+    assert endless.complete("stay", max_tokens=3)["choices"]
+
+
 def test_what_cannot_be_counted_or_explained_does_not_end_the_server(
     endless: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
