@@ -112,6 +112,8 @@ class Outlook:
 
     def forgo(self, expected: float, accepted: float) -> None:
         """Note a token that would have been drafted, had the purse allowed it."""
+        if len(self.verify) < 3:  # there was no room for it behind what was forced
+            return
         plain, dearer = self.verify[1], self.verify[2] - self.verify[1]
         if expected * plain > dearer:
             self.purse.on_paper(accepted * plain - dearer, plain)

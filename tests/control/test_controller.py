@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,6 +167,13 @@ def test_lookup_that_is_not_used_is_judged_all_the_same() -> None:
         policy.choose([LOOKUP], list(range(100)), 20)
         policy.observe(finished(0, 0, None))  # it would have proposed 7, and the target said 5
     assert policy.arms["ngram"].acceptance.level < 0.2
+
+
+def test_what_is_forced_may_leave_no_room_for_what_lookup_foresees() -> None:
+    policy = controller()
+    assert policy.choose([LOOKUP], list(range(100)), 0, forced=3).drafter is None
+    policy.observe(replace(finished(3, 3, None), forced=3))
+    assert policy.arms["ngram"].acceptance.observations == 1  # it is judged all the same
 
 
 def test_hindsight_counts_with_the_probability_of_acceptance() -> None:
