@@ -95,6 +95,7 @@ class Evidence:
             del self._emitted[next(iter(self._emitted))]  # the oldest
         for name, judged in idle.items():
             self._arms[name].acceptance.look_back([judged])
+        self._foreseen = {}  # in the last round of a budget there is nothing to choose
         arm = self._arms.get(finished.drafter or "")
         if arm is None:
             return

@@ -169,6 +169,14 @@ def test_lookup_that_is_not_used_is_judged_all_the_same() -> None:
     assert policy.arms["ngram"].acceptance.level < 0.2
 
 
+def test_a_round_in_which_nobody_is_asked_says_nothing_of_what_lookup_foresaw_before() -> None:
+    policy = controller(costs={1: 1.0, 2: 3.0})
+    policy.choose([LOOKUP], list(range(100)), 1)
+    for _ in range(2):
+        policy.observe(finished(0, 0, None))
+    assert policy.arms["ngram"].acceptance.observations == 1
+
+
 def test_what_is_forced_may_leave_no_room_for_what_lookup_foresees() -> None:
     policy = controller()
     assert policy.choose([LOOKUP], list(range(100)), 0, forced=3).drafter is None
