@@ -84,6 +84,9 @@ def _curve(model: Backend, file: ModelFile, settings: Settings, costs: dict[str,
     runtime = "llama.cpp" if isinstance(model, LlamaCpp) else "onnx"
     seconds = speed.pass_seconds(file.path, runtime, model, settings.threads, settings.conditions)
     points = {n: s for n, s in seconds.items() if s > 0.0} or {1: 0.01}  # no room to measure: any start
+    # Where several tokens seem cheaper than one, the machine was busy while that was measured. Too dear a
+    # T(1) makes losses look like gains, until plain rounds show it: a short answer may have none.
+    points[1] = min(points.values())
     name = f"{speed.key(file.path, runtime, settings.threads, settings.conditions)}/{runtime}"
     costs[name] = CostCurve(points, _per_context(file.path), state.read(COSTS).get(name))
     return costs[name]

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+import edgespec
 from edgespec.backends import speed
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.loading import Settings
+from edgespec.control.controller import Controller
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,17 @@ def test_it_is_measured_once_and_remembered(
     assert speed.known_seconds(file, "onnx", 1) is None
     assert speed.known_seconds(file, "llama.cpp", 1, "kv=q8_0") is None
     assert speed.known_seconds(model_files / "draft.gguf", "llama.cpp", 1) is None
+
+
+def test_a_busy_moment_while_a_single_token_is_timed_does_not_make_drafts_look_cheap(
+    model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"1": 30.0, "2": 21.0, "3": 22.0, "4": 24.0, "5": 25.0, "8": 31.0}
+    monkeypatch.setattr(speed, "measure", lambda *_: times)
+    with edgespec.load(model_files / "target.gguf", draft="ngram", threads=1, n_ctx=128) as runtime:
+        assert isinstance(runtime.policy, Controller)
+        assert runtime.policy.target.seconds(1) == 0.021
+        assert runtime.policy.target.seconds(8) == 0.031
 
 
 def test_nothing_is_said_where_nobody_would_notice(
