@@ -18,6 +18,7 @@ them (min(1, p/q) of the drafted token, whose mean is Σ min(p, q)), outcomes ot
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -205,9 +206,12 @@ class Acceptance:
             if [len(row) for row in rows] != [len(row) for row in cells]:
                 return
             found = [[(float(hits), float(trials)) for hits, trials in row] for row in rows]
-            self._learned[0] = int(known["observations"])
-        except (KeyError, TypeError, ValueError):
+            learned = int(known["observations"])
+        except (KeyError, TypeError, ValueError, OverflowError):
             return
+        if not all(0.0 <= value < math.inf for row in found for cell in row for value in cell):
+            return
+        self._learned[0] = learned
         for row, values in zip(cells, found, strict=True):
             for cell, (hits, trials) in zip(row, values, strict=True):
                 cell.hits, cell.trials = hits, trials

@@ -104,12 +104,12 @@ class CostCurve:
         try:
             if known["points"] != self._points or len(known["shape"]) != LONGEST + 1:
                 return
-            shape = [max(-MOST, min(MOST, float(deviation))) for deviation in known["shape"]]
+            shape = [float(deviation) for deviation in known["shape"]]
             per_token = None if known["per_token"] is None else float(known["per_token"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return
-        if not any(map(math.isnan, shape)):
-            self._shape = shape
+        if all(map(math.isfinite, shape)):
+            self._shape = [max(-MOST, min(MOST, deviation)) for deviation in shape]
         if per_token is not None and 0.0 < per_token < math.inf:
             self.per_token = per_token
 

@@ -43,7 +43,7 @@ class Lengths:
                 found = [[float(outlasted), float(reached)] for outlasted, reached in stages]
                 if len(found) == STAGES and all(0.0 <= a <= b < math.inf for a, b in found):
                     self._stages[int(size)] = found
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             self._stages = {}
 
     def add(self, prompt: int, tokens: int, ended: bool) -> None:

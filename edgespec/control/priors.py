@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from edgespec.control.acceptance import Acceptance, Prior
@@ -24,9 +25,9 @@ def recall_ledger(kept: dict[str, Any]) -> Ledger:
     """The probing ledger as another run left it."""
     try:
         seconds, lost = map(float, kept["ledger"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return Ledger()
-    return Ledger(seconds, lost) if lost >= 0.0 and seconds >= 0.0 else Ledger()
+    return Ledger(seconds, lost) if 0.0 <= lost < math.inf and 0.0 <= seconds < math.inf else Ledger()
 
 
 def keep(controller: Controller) -> dict[str, Any]:

@@ -107,3 +107,10 @@ def test_every_confidence_has_a_place() -> None:
     for confidence in (0.0, *EDGES, 1.0):
         model.observe([Judged(confidence, 1.0)])
         assert 0.0 < model.now(confidence) < 1.0
+
+
+@pytest.mark.parametrize("damage", [-8.0, float("nan"), float("inf"), 10**400])
+def test_counts_that_cannot_be_are_no_counts(damage: float) -> None:
+    damaged = Acceptance(FLAT).as_dict()
+    damaged["place"][0] = [damage, damage]
+    assert Acceptance(FLAT, damaged).level == pytest.approx(0.7)

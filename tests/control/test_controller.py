@@ -240,7 +240,13 @@ def test_what_a_run_learned_is_there_in_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    "kept", [{}, {"acceptance": 3, "ledger": "x"}, {"acceptance": {"model": []}, "ledger": [1]}]
+    "kept",
+    [
+        {},
+        {"acceptance": 3, "ledger": "x"},
+        {"acceptance": {"model": []}, "ledger": [1]},
+        {"ledger": [float("inf"), 0.0]},
+    ],
 )
 def test_nonsense_between_runs_is_no_error(kept: dict[str, Any]) -> None:
     assert priors.recall(kept, "model", priors.MODEL).level > 0.5

@@ -122,7 +122,15 @@ def test_points_measured_anew_make_what_was_learned_void() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"shape": [1.0]}, {"shape": ["x"] * 65}, {"shape": 3}, {"per_token": "x"}]
+    "change",
+    [
+        {"shape": [1.0]},
+        {"shape": ["x"] * 65},
+        {"shape": [float("nan")] * 65},
+        {"shape": [10**400] * 65},
+        {"shape": 3},
+        {"per_token": "x"},
+    ],
 )
 def test_nonsense_is_no_error(change: dict[str, Any]) -> None:
     for known in (None, 3, {}, kept(CostCurve(Q4_0)) | change):
