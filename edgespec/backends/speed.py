@@ -7,6 +7,7 @@ cost model starts from (control/cost.py).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
@@ -95,17 +96,21 @@ def _measure_once(
     announce: Callable[[], None],
 ) -> Times:
     times = measure(backend, announce)
-    known = state.read(FILE)
-    known.setdefault(key(path, name, threads, conditions), {})[name] = times
+    known, place = state.read(FILE), key(path, name, threads, conditions)
+    others = known.get(place)
+    known[place] = (others if isinstance(others, dict) else {}) | {name: times}
     state.write(FILE, known)
     return times
 
 
 def _known(path: Path, name: str, threads: int | None, conditions: str) -> Times | None:
-    """What was measured with all SIZES."""
+    """What was measured with all SIZES, and is not damaged."""
     by_name = state.read(FILE).get(key(path, name, threads, conditions))
     times = by_name.get(name) if isinstance(by_name, dict) else None
-    return times if isinstance(times, dict) and {str(n) for n in SIZES} <= times.keys() else None
+    if not isinstance(times, dict) or not {str(n) for n in SIZES} <= times.keys():
+        return None
+    sound = all(n.isdigit() and isinstance(t, (int, float)) and 0.0 <= t < math.inf for n, t in times.items())
+    return times if sound else None
 
 
 def key(path: Path, name: str, threads: int | None, conditions: str = "") -> str:

@@ -72,6 +72,23 @@ def test_what_was_measured_with_other_sizes_is_measured_again(
     assert 3 in speed.pass_seconds(file, "llama.cpp", target, 1)
 
 
+@pytest.mark.parametrize("damage", ["x", None, -1.0, float("inf"), float("nan")])
+def test_damaged_times_are_measured_again(
+    target: LlamaCpp, model_files: Path, home: Path, damage: object
+) -> None:
+    file = model_files / "target.gguf"
+    speed.pass_seconds(file, "llama.cpp", target, 1)
+    [kept] = home.rglob(speed.FILE)
+    found = json.loads(kept.read_text("utf-8"))
+    for by_runtime in found.values():
+        by_runtime["llama.cpp"]["3"] = damage
+    kept.write_text(json.dumps(found), "utf-8")
+    assert speed.known_seconds(file, "llama.cpp", 1) is None
+    assert speed.pass_seconds(file, "llama.cpp", target, 1)[3] > 0.0
+    kept.write_text(json.dumps(dict.fromkeys(found, 3)), "utf-8")
+    assert speed.pass_seconds(file, "llama.cpp", target, 1)[3] > 0.0
+
+
 def test_whatever_changes_the_cost_of_passes_is_measured_apart() -> None:
     options: list[dict[str, Any]] = [
         {},
