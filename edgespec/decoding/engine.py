@@ -123,10 +123,12 @@ class Decoding:
         output = self._output
         try:
             yield from self._read_prompt()
-            self._policy.start(self._request.max_tokens)
+            holds = self._target.n_ctx + 1 - self._prompt_length  # the last token is not fed
+            self._policy.start(min(holds, self._request.max_tokens or holds))
             while output.finish_reason is None:
                 self._checkpoint()
                 if len(self._context) > self._target.n_ctx:
+                    self._policy.finish(ended=False)
                     yield self._told(self._released(output.finish("context")))
                     break
                 # Nobody drafts in the first round, where it would only delay the first token.

@@ -59,12 +59,16 @@ def request_ending_in_eos(build: Build) -> tuple[Request, list[int]]:
 
 
 class Told(FixedDepth):
-    """Notes what it is told of reading and of the end."""
+    """Notes what it is told of the budget, of reading and of the end."""
 
     def __init__(self, k: int) -> None:
         super().__init__(k)
         self.reading: list[tuple[str, int]] = []
         self.ended: list[bool] = []
+        self.budgets: list[int | None] = []
+
+    def start(self, budget: int | None) -> None:
+        self.budgets.append(budget)
 
     def read(self, drafter: str, tokens: int, seconds: float) -> None:
         assert seconds > 0.0
@@ -91,6 +95,18 @@ def test_a_policy_is_told_whether_an_answer_ended_or_was_cut_off(build: Build) -
     engine.generate(PROMPT, request, policy).run()
     engine.generate(PROMPT, replace(request, max_tokens=len(answer) - 2), policy).run()
     assert policy.ended == [True, False]
+
+
+def test_a_policy_is_told_of_no_more_tokens_than_the_context_holds(model_files: Path) -> None:
+    target, policy = load(model_files / "target.gguf", n_ctx=40), Told(0)
+    engine = Engine(target, (), policy)
+    answer = engine.generate(PROMPT, Request(NO_END)).run()
+    for max_tokens in (7, 1000):
+        engine.generate(PROMPT, Request(NO_END, max_tokens=max_tokens)).run()
+    engine.close()
+    target.close()
+    assert policy.budgets == [len(answer.tokens), 7, len(answer.tokens)]
+    assert policy.ended == [False] * 3
 
 
 # --- where it stops ---
