@@ -48,7 +48,7 @@ class Finished:
             known = head["settings"] if head["format"] == FORMAT else None
         except (ValueError, KeyError, TypeError, RecursionError):
             known = None
-        if known is None:
+        if not isinstance(known, dict):
             raise UsageError(f"{name} holds no results of this version of edgespec bench; name another file")
         for key, value in self._settings.items():
             if known.get(key) != value:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edgespec.bench.finished import Finished
+from edgespec.bench.finished import FORMAT, Finished
 from edgespec.bench.passes import Pass, merge
 from edgespec.bench.run import Way
 from edgespec.bench.suite import Prompt, read_suite
@@ -210,6 +211,7 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     Finished(file, SETTINGS).add(asked("a"), [compared()])
     with pytest.raises(UsageError, match="max_tokens 128, not 64"):
         Finished(file, {**SETTINGS, "max_tokens": 64})
-    file.write_text('{"id": "a"}\n')
-    with pytest.raises(UsageError, match="name another file"):
-        Finished(file, SETTINGS)
+    for head in ({"id": "a"}, {"format": FORMAT, "settings": 3}):
+        file.write_text(json.dumps(head))
+        with pytest.raises(UsageError, match="name another file"):
+            Finished(file, SETTINGS)
