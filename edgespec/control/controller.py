@@ -81,7 +81,6 @@ class Controller:
         self.arms = dict(arms)
         self.ledger = Ledger() if ledger is None else ledger
         self.lengths = Lengths() if lengths is None else lengths
-        self._plain_age = 0
         self.start(None)
 
     def start(self, budget: int | None) -> None:
@@ -176,7 +175,7 @@ class Controller:
         outlook = self._outlook
         if chosen is not None:
             loss = 1.0 / outlook.plain - 1.0 / self._rate
-            return PLAIN if self._plain_age > PLAIN_STALE and self.ledger.can_pay(loss) else None
+            return PLAIN if self.ledger.plain_age > PLAIN_STALE and self.ledger.can_pay(loss) else None
         for plan in plans:
             cost = self.arms[plan.drafter].cost
             waits = plan.speed > outlook.plain  # to be let: it is good enough, as far as is known
@@ -207,7 +206,8 @@ class Controller:
         for name, judged in idle.items():
             outlook.forgo(self.arms[name].acceptance.now(judged.confidence), judged.accepted)
         self._evidence.take(finished, idle)
-        self._plain_age = self._plain_age + 1 if finished.drafted else 0
+        seen = finished.verify.n == finished.others.tokens + 1  # and not the pass that ends the prompt
+        self.ledger.plain_age = 0 if seen else self.ledger.plain_age + 1
         for name in self._ages:
             self._ages[name] = 0 if name == finished.drafter else self._ages[name] + emitted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SHARE = 0.007
 """of all decoding time may be lost to probing: with the few rounds that teach it that a draft is hopeless,
@@ -15,6 +15,8 @@ class Ledger:
 
     seconds: float = 0.0
     lost: float = 0.0
+    plain_age: int = field(default=0, compare=False)
+    """rounds since T(1) was seen; not kept between runs"""
 
     def can_pay(self, loss: float) -> bool:
         """Whether a probe that loses so much stays within the share."""

@@ -12,7 +12,7 @@ from edgespec.backends.base import Step
 from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance, Judged, Prior
 from edgespec.control.arms import Arm
-from edgespec.control.controller import Controller
+from edgespec.control.controller import PLAIN_STALE, Controller
 from edgespec.control.cost import CostCurve
 from edgespec.control.ledger import SHARE, Ledger
 from edgespec.control.plans import best_depth
@@ -214,6 +214,20 @@ def test_looking_around_stays_within_its_share_of_the_time() -> None:
             policy.observe(finished(0, 0, None))
     assert looks >= 10
     assert spent <= SHARE * 2000 + 0.5
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_plain_decoding_is_looked_at_again_though_no_answer_is_long(forked: bool) -> None:
+    policy, looks = controller(accept=0.9, ledger=Ledger(1000.0)), 0
+    for _ in range(60):
+        answer = policy.fork() if forked else policy
+        answer.start(None)
+        answer.observe(replace(finished(0, 0, None), verify=Step(500, 0, 20.0)))  # the prompt
+        for _ in range(9):
+            chosen = answer.choose([MODEL], list(range(100)), 20).drafter is not None
+            looks += not chosen
+            answer.observe(finished(2, 2, "model", 1.3) if chosen else finished(0, 0, None))
+    assert looks == 600 // (PLAIN_STALE + 2)
 
 
 def test_a_ledger_pays_what_was_saved_up_and_no_more() -> None:
