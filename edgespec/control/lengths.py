@@ -69,7 +69,7 @@ class Lengths:
             # S falls like a power within a stage, and by `share` over all of it.
             grown, power = (to + UNIT) / (at + UNIT), math.log2(share)
             rise = power + 1.0 or 1e-9
-            tokens += alive * (at + UNIT) * (grown**rise - 1.0) / rise
+            tokens += alive * (at + UNIT) * math.expm1(rise * math.log(grown)) / rise
             alive *= grown**power
             at = to
         return tokens

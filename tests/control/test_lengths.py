@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgespec.control.lengths import MEMORY, Lengths
+from edgespec.control.lengths import MEMORY, STAGES, Lengths
 
 FAR = 100_000
 
@@ -28,6 +29,13 @@ def test_what_is_expected_is_what_was_seen() -> None:
         lengths.add(2000, int(tokens), ended=True)
     assert lengths.expected(2000, 0, FAR) == pytest.approx(found.mean(), rel=0.15)
     assert lengths.expected(2000, 0, 50) == pytest.approx(50, rel=0.05)
+
+
+def test_where_half_outlast_every_stage_but_for_rounding_all_stages_count() -> None:
+    """S then falls like 1 / t, whose integral is a logarithm."""
+    outlasted = math.nextafter(0.875, 0.0)
+    lengths = Lengths({"3": [[outlasted, 1.5]] * STAGES})
+    assert lengths.expected(2000, 0, 1000) == pytest.approx(8 * math.log(1008 / 8))
 
 
 def test_who_knows_nothing_pays_within_twice_the_time_it_takes_to_earn_it_back() -> None:
