@@ -220,7 +220,8 @@ class Controller:
 
     def _observe_costs(self, finished: Round) -> None:
         step = finished.verify
-        if finished.first:
+        prompt = step.n - finished.others.tokens > len(finished.drafted) + 1  # no logits but the last token's
+        if finished.first and not (prompt and step.n <= LONGEST):
             self.target.observe(step.n, step.length, finished.seconds - finished.draft_seconds)
         arm = self.arms.get(finished.drafter or "")
         if arm is not None and arm.cost is not None:

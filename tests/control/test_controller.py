@@ -184,6 +184,17 @@ def test_what_is_forced_may_leave_no_room_for_what_lookup_foresees() -> None:
     assert policy.arms["ngram"].acceptance.observations == 1  # it is judged all the same
 
 
+def test_the_end_of_a_prompt_says_how_fast_prompts_are_read_and_nothing_of_verifying() -> None:
+    """Where the cache knows the rest, as in a chat, it is no longer than a draft."""
+    policy = controller()
+    for n in (9, 500):
+        for _ in range(9):
+            policy.observe(replace(finished(0, 0, None), verify=Step(n, 100, 0.01 * n), seconds=0.01 * n))
+    assert policy.target.seconds(9) == controller().target.seconds(9)
+    assert policy.target.seconds(1) == 1.0
+    assert policy.target.seconds(500) == pytest.approx(5.0)
+
+
 def test_hindsight_counts_with_the_probability_of_acceptance() -> None:
     policy = controller()
     before = policy.arms["model"].acceptance.observations
