@@ -93,10 +93,15 @@ class Engine:
     def step(self, generations: Sequence[Generation]) -> list[Outcome]:
         """Wait for the models, and use them for a turn of each generation, for a round or a chunk of its
         prompt. What came of each: the tokens that it released, perhaps none, or what it raised;
-        StopIteration if it has ended. Raises UsageError for another engine's, and for one given twice."""
+        StopIteration if it has ended. Raises UsageError unless they are this engine's, each there once."""
         self.refuse_callbacks("read on")
-        if len(set(generations)) < len(generations) or any(one._engine is not self for one in generations):
-            raise UsageError("only answers of this runtime can be stepped, and each once at a time")
+        if isinstance(generations, Generation):  # it would wait for itself
+            raise UsageError("a step takes a list of answers; one alone is stepped as [answer]")
+        generations = list(generations)
+        if any(not isinstance(one, Generation) or one._engine is not self for one in generations):
+            raise UsageError("only answers of this runtime can be stepped")
+        if len(set(generations)) < len(generations):
+            raise UsageError("an answer has one turn in a step; name each once")
         with self.computing:
             if self.target.capabilities.batch:
                 return turn(self.target, generations)

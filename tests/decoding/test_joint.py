@@ -313,14 +313,17 @@ def test_where_a_failing_pass_loses_a_cache_the_answer_fails_instead_of_going_on
     assert answers[1].tokens == alone(*ASKED[1])
 
 
-def test_only_answers_of_the_engine_have_a_turn_and_each_has_one(
-    models: tuple[Backend, Backend], joint: Build
+def test_only_answers_of_the_engine_are_stepped_each_once_and_nothing_is_lost(
+    joint: Build, alone: Callable[[Sequence[int], Request], list[int]]
 ) -> None:
-    engine, another = joint(2), joint(1)
-    one, foreign = engine.generate(*ASKED[0]), another.generate(*ASKED[1])
-    for wrong in ([one, one], [one, foreign]):
-        with pytest.raises(UsageError, match="each once"):
-            engine.step(wrong)
+    engine = joint(2)
+    answer, foreign = engine.generate(*ASKED[0]), joint(1).generate(*ASKED[1])
+    for wrong in ([answer, answer], [answer, foreign], [answer, 42], answer):
+        with pytest.raises(UsageError):
+            engine.step(wrong)  # type: ignore[arg-type]
+    assert engine.step(one for one in [answer]) != []  # type: ignore[arg-type]
+    assert together(engine, [answer]) == []
+    assert answer.tokens == alone(*ASKED[0])
 
 
 def test_a_shared_pass_is_measured_once_with_all_that_was_in_it(joint: Build) -> None:
