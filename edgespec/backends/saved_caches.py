@@ -105,7 +105,7 @@ class Shelf:
             with suppress(OSError):  # it may be one that can only be read
                 os.utime(saved.file)
             log.info("%d tokens of %s were read from %s", len(sequence), self._backend.name, saved.file)
-        except (EdgespecError, OSError, ValueError) as error:
+        except (EdgespecError, OSError, ValueError, MemoryError) as error:
             log.warning("%s is of no use: %s", saved.file, error)
             self._backend.rollback(sequence, 0)
             self._forget(saved)
@@ -121,7 +121,7 @@ class Shelf:
             self._backend.save(sequence, partial)
             file = self._path / (_digest(partial) + SUFFIX)
             partial.replace(file)
-        except (EdgespecError, OSError) as error:
+        except (EdgespecError, OSError, MemoryError) as error:
             log.warning("a cache of %s was not saved: %s", self._backend.name, error)
             for left in self._path.glob(f"{partial.name}*"):
                 left.unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def _read_header(file: Path) -> Saved | None:
     try:
         with file.open("rb") as opened:
             tokens = json.loads(opened.readline(1 << 24))["tokens"]
-        if not all(isinstance(token, int) for token in tokens):
+        if not (isinstance(tokens, list) and all(isinstance(token, int) for token in tokens)):
             raise ValueError("its tokens are none")
         return Saved(tokens, file)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
