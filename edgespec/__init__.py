@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from edgespec.decoding.generation import Generation
     from edgespec.decoding.rounds import Round, Stats
     from edgespec.decoding.stopping import Token
-    from edgespec.runtime import Runtime, load
+    from edgespec.loading import load
+    from edgespec.runtime import Runtime
 
 __version__ = "0.1.0"
 
@@ -60,7 +61,7 @@ _HOMES = {
     "Runtime": "edgespec.runtime",
     "Stats": "edgespec.decoding.rounds",
     "Token": "edgespec.decoding.stopping",
-    "load": "edgespec.runtime",
+    "load": "edgespec.loading",
 }
 
 

@@ -22,7 +22,8 @@ from pydantic import Field
 
 from edgespec.hub import store
 from edgespec.hub.catalog import load_catalog
-from edgespec.runtime import Runtime, load
+from edgespec.loading import load
+from edgespec.runtime import Runtime
 
 
 class Pair(llm.Model):

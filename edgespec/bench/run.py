@@ -16,7 +16,8 @@ from edgespec.bench.timed import Run, Timed, Watch
 from edgespec.bench.traces import Trace
 from edgespec.decoding.generation import Generation
 from edgespec.drafters.draft_model import DraftModel
-from edgespec.runtime import GenerateOptions, Runtime
+from edgespec.options import GenerateOptions
+from edgespec.runtime import Runtime
 
 Way = Literal["plain", "speculative", "reference"]
 

@@ -12,7 +12,8 @@ from edgespec.decoding.generation import Generation
 from edgespec.errors import ContextFull, UsageError
 
 if TYPE_CHECKING:
-    from edgespec.runtime import GenerateOptions, Runtime
+    from edgespec.options import GenerateOptions
+    from edgespec.runtime import Runtime
 
 
 class ChatSession:

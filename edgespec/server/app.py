@@ -23,7 +23,7 @@ from edgespec.device.memory import available_memory
 from edgespec.device.power import read_slowdown
 from edgespec.errors import BackendError, EdgespecError, UsageError
 from edgespec.grammar.constraint import enforceable, grammar
-from edgespec.runtime import GenerateOptions
+from edgespec.options import GenerateOptions
 from edgespec.server.answers import Answers, ChatForm, Form, TextForm
 from edgespec.server.errors import ApiError, as_api_error
 from edgespec.server.exchange import ClientGone, EventStream, read_body, unless_gone

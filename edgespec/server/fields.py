@@ -27,7 +27,7 @@ from typing_extensions import Self
 from edgespec.chat.tools import END
 from edgespec.errors import BackendError, UsageError
 from edgespec.grammar.constraint import json_schema
-from edgespec.runtime import GenerateOptions, Prompt
+from edgespec.options import GenerateOptions, Prompt
 from edgespec.server.errors import ApiError
 from edgespec.server.tool_fields import NamedTool, Strict, Tool, ToolCall
 from edgespec.terminal.visible import shorten

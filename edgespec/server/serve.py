@@ -20,7 +20,7 @@ from edgespec.errors import ModelError, UsageError
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.names import kind_of
 from edgespec.hub.resolve import resolve_pair
-from edgespec.runtime import load
+from edgespec.loading import load
 from edgespec.server.app import Limits, application
 from edgespec.server.metrics import Metrics
 from edgespec.server.turns import About, Turns

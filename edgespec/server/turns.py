@@ -29,7 +29,8 @@ from edgespec.decoding.rounds import Round, Stats
 from edgespec.decoding.stopping import FinishReason, Origin, Token
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.runtime import GenerateOptions, Prompt, Runtime
+from edgespec.options import GenerateOptions, Prompt
+from edgespec.runtime import Runtime
 from edgespec.server.errors import ApiError, as_api_error
 
 log = logging.getLogger(__name__)

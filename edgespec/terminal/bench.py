@@ -26,7 +26,8 @@ from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
 from edgespec.hub.sizes import human
-from edgespec.runtime import GenerateOptions, Runtime
+from edgespec.options import GenerateOptions
+from edgespec.runtime import Runtime
 from edgespec.terminal.answer import write_json
 from edgespec.terminal.notes import note
 from edgespec.terminal.opening import describe, open_pair

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from edgespec.decoding.generation import Generation
 from edgespec.errors import EdgespecError, ModelError, UsageError
 from edgespec.hub.names import path_named
-from edgespec.runtime import GenerateOptions, Runtime
+from edgespec.options import GenerateOptions
+from edgespec.runtime import Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_stdout
 from edgespec.terminal.lines import Lines, lines
 from edgespec.terminal.notes import PromptProgress, in_words, note, policy_notes

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from edgespec.decoding.rounds import Round
-from edgespec.runtime import GenerateOptions
+from edgespec.options import GenerateOptions
 from edgespec.terminal.answer import closing_remarks, follow, write_json
 from edgespec.terminal.notes import PromptProgress
 from edgespec.terminal.opening import as_prompt, open_pair

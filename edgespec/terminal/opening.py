@@ -7,7 +7,9 @@ from typing import Any
 
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.errors import UsageError
-from edgespec.runtime import GenerateOptions, Prompt, Runtime, SamplingOptions, form, load
+from edgespec.loading import load
+from edgespec.options import GenerateOptions, Prompt, SamplingOptions, form
+from edgespec.runtime import Runtime
 from edgespec.terminal.notes import note
 
 

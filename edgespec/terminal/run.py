@@ -8,7 +8,8 @@ from typing import Any
 from edgespec.decoding.generation import Generation
 from edgespec.decoding.stopping import Token
 from edgespec.device.power import read_slowdown
-from edgespec.runtime import GenerateOptions, Runtime
+from edgespec.options import GenerateOptions
+from edgespec.runtime import Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_json, write_stdout
 from edgespec.terminal.notes import PromptProgress, policy_notes
 from edgespec.terminal.opening import as_prompt, open_pair

@@ -23,7 +23,7 @@ from edgespec.backends.hf_tokenizer import HFTokenizer  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
 from edgespec.backends.onnx_buffers import FixedCache  # noqa: E402
 from edgespec.errors import BackendError, ModelError, UsageError  # noqa: E402
-from edgespec.runtime import load as load_pair  # noqa: E402
+from edgespec.loading import load as load_pair  # noqa: E402
 
 from .foreign_models import write_genai, write_optimum  # noqa: E402
 from .test_onnx import TOLERANCE, feed, log_p, table, text  # noqa: E402

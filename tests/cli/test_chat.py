@@ -14,7 +14,7 @@ import pytest
 from waiting import PATIENCE
 
 from edgespec import load
-from edgespec.runtime import GenerateOptions
+from edgespec.options import GenerateOptions
 from edgespec.terminal.chat import Conversation
 from edgespec.terminal.lines import _history
 

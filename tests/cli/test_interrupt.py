@@ -10,7 +10,7 @@ import pytest
 
 import edgespec
 from edgespec.decoding.rounds import Round
-from edgespec.runtime import GenerateOptions
+from edgespec.options import GenerateOptions
 from edgespec.terminal.answer import follow
 from edgespec.terminal.chat import Conversation
 from edgespec.terminal.notes import PromptProgress

@@ -21,6 +21,7 @@ import edgespec
 from edgespec.backends.base import Segment
 from edgespec.backends.onnx import Onnx, OnnxOptions
 from edgespec.cli.commands import main
+from edgespec.control.policy import FixedDepth
 from edgespec.convert.convert import convert
 from edgespec.convert.folder import HEAD, REPORT, trimmed_folder_for
 from edgespec.convert.head import Head
@@ -282,7 +283,7 @@ def test_a_trimmed_draft_is_no_target(draft: Path) -> None:
         edgespec.load(folder, backend="onnx")
     backend = Onnx(folder, OnnxOptions(threads=1))
     with pytest.raises(UsageError, match="can only draft"):
-        Runtime("trimmed", backend, [], edgespec.runtime.FixedDepth(0), 0)
+        Runtime("trimmed", backend, [], FixedDepth(0), 0)
     backend.close()
 
 
