@@ -13,7 +13,7 @@ from statistics import fmean
 
 from edgespec.bench.replay import LOOKUP, MODEL, NO_STATE, Costs, Played, ours, play
 from edgespec.bench.traces import Trace
-from edgespec.control.acceptance import BINS, EDGES, POSITIONS, Acceptance, Cell, Judged, Prior
+from edgespec.control.acceptance import BINS, POSITIONS, Acceptance, Cell, Judged, Prior, bin_of
 from edgespec.control.arms import GUESSES
 from edgespec.control.controller import DEEPEST, Controller
 from edgespec.control.lengths import Lengths
@@ -151,9 +151,11 @@ class _Fitted(Acceptance):
             [(before, token) for j in rounds for before, token in zip(j[i:], j[i + 1 : end], strict=False)]
             for i, end in ((0, 2), (1, None))
         ]
-        self._now = [_Fixed(_mean(usual, (t for t in tokens if _bin(t) == i))) for i in range(BINS)]
+        self._now = [
+            _Fixed(_mean(usual, (t for t in tokens if bin_of(t.confidence) == i))) for i in range(BINS)
+        ]
         self._next = [
-            [_Fixed(_mean(usual, (t for b, t in pairs if _bin(b) == i))) for i in range(BINS)]
+            [_Fixed(_mean(usual, (t for b, t in pairs if bin_of(b.confidence) == i))) for i in range(BINS)]
             for pairs in followed
         ]
         places = [(j[i] for j in rounds if len(j) > i) for i in range(POSITIONS - 1)]
@@ -164,10 +166,6 @@ class _Fitted(Acceptance):
 def _mean(usual: float, tokens: Iterable[Judged]) -> float:
     found = [token.accepted for token in tokens]
     return fmean(found) if found else usual
-
-
-def _bin(token: Judged) -> int:
-    return sum(token.confidence >= edge for edge in EDGES)
 
 
 class _Known(Lengths):

@@ -134,7 +134,7 @@ class Acceptance:
 
     def now(self, confidence: float) -> float:
         """P(accepted) of a token whose q is known."""
-        i = _bin(confidence)
+        i = bin_of(confidence)
         if (found := self._by_bin.get(i)) is None:
             found = self._by_bin[i] = self._sure.apply(self._now[i].mean)
         return found
@@ -147,7 +147,7 @@ class Acceptance:
         chain = by_place[first : first + steps]
         chain += [by_place[last]] * (steps - len(chain))
         if drafted and steps:
-            chain[0] = self._text.apply(self._next[min(first - 1, 1)][_bin(drafted[-1])].mean)
+            chain[0] = self._text.apply(self._next[min(first - 1, 1)][bin_of(drafted[-1])].mean)
         return chain
 
     @property
@@ -163,7 +163,7 @@ class Acceptance:
         for i, token in enumerate(judged):
             self._learn(min(i, POSITIONS - 1), token)
             if before is not None:
-                self._next[min(i - 1, 1)][_bin(before)].add(token.accepted)
+                self._next[min(i - 1, 1)][bin_of(before)].add(token.accepted)
             before = token.confidence
 
     def look_back(self, judged: Sequence[Judged]) -> None:
@@ -173,7 +173,7 @@ class Acceptance:
 
     def _learn(self, place: int, token: Judged) -> None:
         for level, cell in (
-            (self._sure, self._now[_bin(token.confidence)]),
+            (self._sure, self._now[bin_of(token.confidence)]),
             (self._text, self._place[place]),
         ):
             level.add(token.accepted, cell.mean)
@@ -217,7 +217,8 @@ class Acceptance:
                 cell.hits, cell.trials = hits, trials
 
 
-def _bin(confidence: float) -> int:
+def bin_of(confidence: float) -> int:
+    """Which of the `BINS` a confidence belongs to."""
     return bisect_right(EDGES, confidence)
 
 
