@@ -4,8 +4,8 @@ from __future__ import annotations
 
 RISK = 0.0125
 """of plain decoding's time may be lost in a generation, at worst"""
-ADVANCE = 56
-"""tokens on which RISK may be taken before they are made"""
+ADVANCE = 40
+"""tokens on which RISK may be taken before they are made: half a token, 2.5% of an answer of twenty"""
 PAPER = 0.25
 """what a token is worth that a drafter would have got right, had it been let, where it lost all before"""
 

@@ -176,13 +176,11 @@ def test_a_hopeless_draft_costs_less_than_a_hundredth_over_a_session(costs: Cost
 
 @pytest.mark.parametrize("telling", [0.0, 0.5])
 @pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES.keys())
-def test_a_hopeless_draft_is_off_behind_three_rounds_and_never_on_in_the_next_run(
-    costs: Costs, telling: float
-) -> None:
+def test_a_hopeless_draft_is_let_twice_and_never_in_the_next_run(costs: Costs, telling: float) -> None:
     """A new pair whose draft is never right; then again with what the first run kept."""
     plain, first = costs.target(1), ours(costs)
     played = play(trace(300, lambda t: 0.0, telling=telling), first, costs, keep=True)
-    assert not any(r.drafted for r in played.rounds[3:])
+    assert sum(len(r.drafted) > 0 for r in played.rounds) <= 2
     assert played.seconds <= (played.tokens + 3) * plain
 
     kept, again = priors.keep(first), ours(costs)
