@@ -36,7 +36,7 @@ class Available:
 
 def total_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """Bytes."""
-    return min([_machine("MemTotal", proc), *(group.limit for group in _groups(proc, cgroup))])
+    return min([_total(proc), *(group.limit for group in _groups(proc, cgroup))])
 
 
 def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
@@ -46,8 +46,10 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
 
 def find_available(proc: Path = PROC, cgroup: Path = CGROUP) -> Available:
     """The least of what the machine, its control groups and `ulimit -v` leave."""
-    total = _machine("MemTotal", proc)
-    found = [Available(_machine("MemAvailable", proc), "the machine")]
+    total = _total(proc)
+    known = _kilobytes(text_of(proc / "meminfo"), "MemAvailable")
+    who = "the machine" if known is not None else "this system (it does not say, so that is assumed)"
+    found = [Available(known if known is not None else UNKNOWN, who)]
     found += (
         Available(max(0, group.limit - group.used), "the control group")
         for group in _groups(proc, cgroup)
@@ -88,8 +90,8 @@ def _cached(folder: Path) -> int:
     return sum(int(statistics.get(f"total_{kind}", statistics.get(kind, 0))) for kind in kinds)
 
 
-def _machine(key: str, proc: Path) -> int:
-    return _kilobytes(text_of(proc / "meminfo"), key) or UNKNOWN
+def _total(proc: Path) -> int:
+    return _kilobytes(text_of(proc / "meminfo"), "MemTotal") or UNKNOWN
 
 
 def _address_space(proc: Path) -> int | None:
