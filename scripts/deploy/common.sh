@@ -147,6 +147,7 @@ health_address() {
 
 # Starts the service and waits until it takes requests: up to five minutes, as cards are slow.
 starts() {
+  run systemctl reset-failed edgespec || true # else a version that failed too often keeps the next from starting
   run systemctl restart edgespec
   if [ -n "$dry" ]; then
     echo "+ wait until the service answers /health"

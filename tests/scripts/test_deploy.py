@@ -267,6 +267,25 @@ def test_the_service_is_asked_where_its_settings_put_it(
     assert sourced("pi.sh", f"settings='{folder}/serve.env'; health_address").stdout == f"{address}\n"
 
 
+STARTS = """
+code='{folder}/opt' settings='{folder}/serve.env'
+mkdir -p "$code/current/bin"
+printf '#!/bin/sh\\n' >"$code/current/bin/python"
+chmod +x "$code/current/bin/python"
+printf 'EDGESPEC_HOST=127.0.0.1\\nEDGESPEC_PORT=8000\\n' >"$settings"
+systemctl() {{ echo "$1"; }}
+starts
+"""
+
+
+def test_a_version_that_failed_too_often_does_not_keep_the_one_before_from_starting(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    """systemd starts no service that failed five times in ten minutes, unless it is told to forget that."""
+    done = sourced("pi.sh", STARTS.format(folder=folder))
+    assert (done.returncode, done.stdout.split()) == (0, ["reset-failed", "restart"]), done.stderr
+
+
 def test_the_service_on_a_raspberry_pi_may_ask_its_firmware_what_slows_it_down(
     run: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
