@@ -130,12 +130,12 @@ test_on_board() (
 # Until stop_emulation the kernel starts programs for Arm as if they were this machine's. Needs root.
 start_emulation() {
   local formats=/proc/sys/fs/binfmt_misc
-  if [ ! -e $formats/register ]; then
-    mount -t binfmt_misc binfmt_misc $formats || fail "this kernel starts no programs for other processors"
+  if [ ! -e "$formats/register" ]; then
+    mount -t binfmt_misc binfmt_misc "$formats" || fail "this kernel starts no programs for other processors"
     emulation_mounted=$formats
   fi
-  [ ! -e $formats/qemu-aarch64 ] || return 0
-  cat /usr/lib/binfmt.d/qemu-aarch64.conf >$formats/register # with the emulator open: a chroot needs none
+  [ ! -e "$formats/qemu-aarch64" ] || return 0
+  cat /usr/lib/binfmt.d/qemu-aarch64.conf >"$formats/register" # with the emulator open: a chroot needs none
   emulation=$formats/qemu-aarch64
 }
 
