@@ -1,5 +1,5 @@
-"""What fits where memory is short: 2,048 tokens of context, a prompt of 1,000, and weights that are mapped and
-not copied. Processes that really run say how much they had in memory at most."""
+"""What fits where memory is short: 2,048 tokens of context, a prompt of 1,000, weights that are mapped and not
+copied. Processes that really run say how much they had in memory at most."""
 
 from __future__ import annotations
 
