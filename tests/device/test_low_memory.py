@@ -1,4 +1,4 @@
-"""What fits where memory is short: 2,048 tokens of context, a prompt of 1,000, weights that are mapped and not
+"""What fits where memory is short: 2,048 tokens of context, a prompt of 1,000, weights that are mapped, not
 copied. Processes that really run say how much they had in memory at most."""
 
 from __future__ import annotations
