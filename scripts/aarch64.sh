@@ -2,6 +2,7 @@
 # Sourced by scripts/test, scripts/aarch64 and .ci/run after setup.sh: edgespec on emulated Arm processors.
 #
 # $arm/root        Debian's Python for Arm, with no more than it needs; nothing in it was run to install it
+# $arm/system      a Debian for Arm, installed under emulation, for scripts/deploy/trial.sh
 # $arm/CPU         the root as a board with that processor has it
 # $arm/packages    edgespec with its kernels, llama.cpp, and what they need
 # arm_python       runs it: QEMU_CPU=cortex-a72 (a Pi 4's processor) or cortex-a76 (a Pi 5's)
@@ -43,6 +44,11 @@ PYTHON
   mv "$new" "$arm/root"
 }
 
+make_boards() {
+  make_board cortex-a72 0xd08 "fp asimd evtstrm crc32 cpuid"
+  make_board cortex-a76 0xd0b "fp asimd evtstrm crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
+}
+
 # make_board CPU PART FEATURES: the emulator shows programs the files here in place of the machine's own.
 # ONNX Runtime and edgespec read what processor it is; the former crashes over that of an x86.
 make_board() {
@@ -61,8 +67,7 @@ prepare_aarch64() {
   local venv=$1 kernels llama
   make_venv "$venv"
   make_arm_root
-  make_board cortex-a72 0xd08 "fp asimd evtstrm crc32 cpuid"
-  make_board cortex-a76 0xd0b "fp asimd evtstrm crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
+  make_boards
   say "compiling edgespec's kernels for Arm"
   rm -rf "$arm/wheels"
   env "${arm_compiler[@]}" CMAKE_ARGS="$arm_cmake" "$venv/bin/python" -m pip wheel -q --no-deps \
@@ -121,3 +126,36 @@ test_on_board() (
   EDGESPEC_SAMPLES=500 EDGESPEC_REQUIRE_MODELS=kernels EDGESPEC_HOME=$arm/$cpu/home \
     on_arm "$cpu" -m pytest -p no:cacheprovider "${tests[@]/#/$root/tests/}" -k "test_onnx or both" "$@"
 )
+
+# Until stop_emulation the kernel starts programs for Arm as if they were this machine's. Needs root.
+start_emulation() {
+  local formats=/proc/sys/fs/binfmt_misc
+  if [ ! -e "$formats/register" ]; then
+    mount -t binfmt_misc binfmt_misc "$formats" || fail "this kernel starts no programs for other processors"
+    emulation_mounted=$formats
+  fi
+  [ ! -e "$formats/qemu-aarch64" ] || return 0
+  cat /usr/lib/binfmt.d/qemu-aarch64.conf >"$formats/register" # with the emulator open: a chroot needs none
+  emulation=$formats/qemu-aarch64
+}
+
+# Leaves the kernel as start_emulation found it.
+stop_emulation() {
+  [ -z "${emulation:-}" ] || echo -1 >"$emulation"
+  [ -z "${emulation_mounted:-}" ] || umount "$emulation_mounted"
+}
+
+# A whole Debian in which packages can be installed, with those that a board's system has and pi.sh takes for
+# granted, and those that it installs, as this is slow. Needs start_emulation and root.
+make_arm_system() {
+  local new=$arm/system.new
+  [ ! -d "$arm/system" ] || return 0
+  say "installing Debian for Arm, emulated: minutes"
+  rm -rf "$new"
+  mkdir -p "$arm"
+  mmdebstrap --quiet --mode=root --variant=minbase --skip=check/qemu --architectures=arm64 \
+    --include=passwd,ca-certificates,python3-venv,python3-dev,build-essential bookworm "$new" 2>"$arm/log" ||
+    { cat "$arm/log" >&2; fail "Debian for Arm was not installed"; }
+  [ -x "$new/usr/sbin/useradd" ] || fail "Debian for Arm lacks useradd: $new"
+  mv "$new" "$arm/system"
+}

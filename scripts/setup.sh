@@ -113,7 +113,7 @@ llama_wheel() {
 # Builds llama-cpp-python into FOLDER. When this is interrupted the build is ended and nothing is left.
 build_wheel() (
   python=$1 folder=$2 lock=$3
-  say "building llama.cpp from source, once (about 4 minutes on 2 cores)"
+  say "building llama.cpp from source, once (about 4 minutes on 2 fast cores; far longer on a board or with CUDA)"
   build=$(mktemp -d) start=$SECONDS shown=0 pid=
   trap 'end_build "$pid"; rm -rf "$build"' EXIT
   trap 'exit 130' INT

@@ -12,21 +12,23 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from edgespec.device.asking import text_of
+from edgespec.device.groups import CGROUP, PROC, groups_of
+
 T = TypeVar("T")
 
 SYSTEM = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
 UNLIMITED = 1 << 30
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-def compute_threads(system: Path = SYSTEM, quota: Path = CGROUP_QUOTA) -> int:
-    """One thread per physical core, little cores left out, within affinity and cgroup quota; ≥ 1.
+def compute_threads(system: Path = SYSTEM, proc: Path = PROC, cgroup: Path = CGROUP) -> int:
+    """One thread per physical core, little cores left out, within affinity and cgroup quotas; ≥ 1.
 
     Hyper-threads share the units that decoding saturates, and one slow core holds up a whole pass.
     """
     allowed = _allowed()
-    return max(1, min(_physical(_fastest(allowed, system), system), _cgroup_limit(quota)))
+    return max(1, min(_physical(_fastest(allowed, system), system), _quota(proc, cgroup)))
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,15 @@ class Cores:
     big: int
     """of these, the fast ones; the others are left out"""
     quota: int | None
-    """cores' worth of time that a control group allows"""
+    """cores' worth of time that control groups allow"""
 
 
-def read_cores(system: Path = SYSTEM, quota: Path = CGROUP_QUOTA, cpuinfo: Path = CPUINFO) -> Cores:
+def read_cores(system: Path = SYSTEM, proc: Path = PROC, cgroup: Path = CGROUP) -> Cores:
     """What can be read of the cores."""
     allowed = _allowed()
-    limit = _cgroup_limit(quota)
+    limit = _quota(proc, cgroup)
     return Cores(
-        name=_processor(cpuinfo),
+        name=_processor(proc / "cpuinfo"),
         logical=os.cpu_count() or 1,
         allowed=len(allowed),
         physical=_physical(allowed, system),
@@ -98,11 +100,18 @@ def _fastest(cpus: list[int], system: Path) -> list[int]:
     return cpus
 
 
-def _cgroup_limit(file: Path) -> int:
-    quota, _, period = _read(file, str, "max").partition(" ")
-    if quota == "max" or not period:
-        return UNLIMITED
-    return max(1, math.ceil(int(quota) / int(period)))
+def _quota(proc: Path, cgroup: Path) -> int:
+    """Cores' worth of time, begun ones counted."""
+    least = UNLIMITED
+    for version, folder in groups_of("cpu", proc, cgroup):
+        if version == 2:
+            words = text_of(folder / "cpu.max").split()
+        else:
+            words = [text_of(folder / f"cpu.cfs_{word}_us") for word in ("quota", "period")]
+        if len(words) == 2 and all(word.isdigit() for word in words):
+            quota, period = map(int, words)
+            least = min(least, max(1, math.ceil(quota / max(1, period))))
+    return least
 
 
 def _read(file: Path, parse: Callable[[str], T], default: T) -> T:

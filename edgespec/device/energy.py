@@ -91,11 +91,13 @@ class Counters:
             after = self.read()
             if before is None or after is None:
                 return None
-            spent = zip(before, after, self.zones, strict=True)
-            return (
-                sum(now - then if now >= then else now - then + _range(zone) for then, now, zone in spent)
-                / 1e6
-            )
+            spent = 0
+            for then, now, zone in zip(before, after, self.zones, strict=True):
+                began_again_at = 0 if now >= then else _range(zone)
+                if began_again_at is None:
+                    return None
+                spent += now - then + began_again_at
+            return spent / 1e6
 
         return stop
 
@@ -164,6 +166,7 @@ def _zones(system: Path) -> list[Path]:
     ]
 
 
-def _range(zone: Path) -> int:
+def _range(zone: Path) -> int | None:
+    """At how many microjoules a counter begins again; None where that may not be read."""
     most = text_of(zone / "max_energy_range_uj")
-    return int(most) if most.isdigit() else 0
+    return int(most) if most.isdigit() else None

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.device.asking import text_of
+from edgespec.device.groups import CGROUP, PROC, groups_of
 
-PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
 UNKNOWN = 1 << 30
 """assumed where the system says nothing"""
 UNLIMITED = 1 << 60
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
+"""limit and usage, by the version of control groups"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Available:
 
 def total_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """Bytes."""
-    return min([_machine("MemTotal", proc), *(group.limit for group in _groups(proc, cgroup))])
+    return min([_total(proc), *(group.limit for group in _groups(proc, cgroup))])
 
 
 def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
@@ -42,8 +46,10 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
 
 def find_available(proc: Path = PROC, cgroup: Path = CGROUP) -> Available:
     """The least of what the machine, its control groups and `ulimit -v` leave."""
-    total = _machine("MemTotal", proc)
-    found = [Available(_machine("MemAvailable", proc), "the machine")]
+    total = _total(proc)
+    known = _kilobytes(text_of(proc / "meminfo"), "MemAvailable")
+    who = "the machine" if known is not None else "this system (it does not say, so that is assumed)"
+    found = [Available(known if known is not None else UNKNOWN, who)]
     found += (
         Available(max(0, group.limit - group.used), "the control group")
         for group in _groups(proc, cgroup)
@@ -69,24 +75,12 @@ class _Group:
 
 
 def _groups(proc: Path, root: Path) -> Iterator[_Group]:
-    """The groups of this process that have a limit, of version 2 or 1, from its own up to the topmost that
-    can be seen from here. (In a container its own is at the root, whatever path it is said to have.)"""
-    for line in ("0::/", "0:memory:/", *text_of(proc / "self/cgroup").splitlines()):
-        _, _, place = line.partition(":")
-        controllers, _, path = place.partition(":")
-        if controllers == "":
-            yield from _up(root, path, "memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            yield from _up(root / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
-
-
-def _up(root: Path, path: str, limit: str, usage: str) -> Iterator[_Group]:
-    folder = root / path.strip("/")
-    while folder == root or root in folder.parents:
+    """The groups of this process that have a limit."""
+    for version, folder in groups_of("memory", proc, root):
+        limit, usage = _FILES[version]
         if (most := text_of(folder / limit)).isdigit() and int(most) < UNLIMITED:
             used = text_of(folder / usage)
             yield _Group(int(most), (int(used) if used.isdigit() else 0) - _cached(folder))
-        folder = folder.parent
 
 
 def _cached(folder: Path) -> int:
@@ -96,8 +90,8 @@ def _cached(folder: Path) -> int:
     return sum(int(statistics.get(f"total_{kind}", statistics.get(kind, 0))) for kind in kinds)
 
 
-def _machine(key: str, proc: Path) -> int:
-    return _kilobytes(text_of(proc / "meminfo"), key) or UNKNOWN
+def _total(proc: Path) -> int:
+    return _kilobytes(text_of(proc / "meminfo"), "MemTotal") or UNKNOWN
 
 
 def _address_space(proc: Path) -> int | None:

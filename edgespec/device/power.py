@@ -59,7 +59,12 @@ def read_slowdown(system: Path = SYSTEM) -> tuple[str, ...]:
 
 
 def _throttled(system: Path) -> Power:
-    return parse_throttled(text_of(system / _WORD) or ask("vcgencmd", "get_throttled"))
+    said = ask("vcgencmd", "get_throttled")
+    if said.startswith("throttled="):
+        return parse_throttled(said)
+    # Kernels that have a file for it (those of a Raspberry Pi 5 have none) clear the upper bits every two
+    # seconds, and print a warning of their own when it is first read.
+    return Power(parse_throttled(text_of(system / _WORD)).now)
 
 
 def threads_for(mode: str) -> int:

@@ -95,7 +95,7 @@ compilers() {
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
 
-# Makes the environment RELEASE, with its unit, or leaves nothing.
+# Makes the environment RELEASE, with its unit. It is gone when the script ends before switch_to it.
 build() {
   local release=$1 board=$2 python wheel
   export CMAKE_ARGS CMAKE_BUILD_PARALLEL_LEVEL
@@ -120,13 +120,13 @@ build() {
   fi
   run "$release/bin/python" -m pip install -q "$wheel" "${root}[llama,onnx,server,grammar]"
   unit_text | write 0644 "$release/edgespec.service"
-  half_made=''
 }
 
 # Lets the service be RELEASE from its next start on.
 switch_to() {
   run ln -sfn "$1" "$code/next"
   run mv -T "$code/next" "$code/current" # at once, so that there always is one
+  half_made=''
   run install -m 0644 "$code/current/edgespec.service" "$unit"
   run systemctl daemon-reload
 }
@@ -137,15 +137,24 @@ answers() {
     as_user "$code/current/bin/edgespec" run "$1" "Name a colour." --max-tokens 8
 }
 
+# Where the service tells that it is there.
+health_address() {
+  local host
+  host=$(setting EDGESPEC_HOST)
+  [[ $host != *:* ]] || host="[$host]" # of IPv6
+  echo "http://$host:$(setting EDGESPEC_PORT)/health"
+}
+
 # Starts the service and waits until it takes requests: up to five minutes, as cards are slow.
 starts() {
+  run systemctl reset-failed edgespec || true # else a version that failed too often keeps the next from starting
   run systemctl restart edgespec
   if [ -n "$dry" ]; then
     echo "+ wait until the service answers /health"
     return
   fi
   local address until=$((SECONDS + 300))
-  address=http://$(setting EDGESPEC_HOST):$(setting EDGESPEC_PORT)/health
+  address=$(health_address)
   until "$code/current/bin/python" -c 'import sys, urllib.request as u
 u.build_opener(u.ProxyHandler({})).open(sys.argv[1], timeout=5)' "$address" 2>/dev/null; do
     ((SECONDS < until)) && ! systemctl is-failed -q edgespec || return 1

@@ -37,7 +37,7 @@ llama_options() {
     "-DGGML_NATIVE=OFF -DGGML_CPU_ARM_ARCH=$cpu"
 }
 
-# Neither PrivateDevices nor MemoryDenyWriteExecute: the GPU is reached through device files, whose names
+# Neither DevicePolicy nor MemoryDenyWriteExecute: the GPU is reached through device files, whose names
 # differ between releases of JetPack (the groups of the user decide), and CUDA may compile at run time.
 unit_of_board() { :; }
 

@@ -69,6 +69,14 @@ def test_a_counter_begins_again_at_its_end(tmp_path: Path, rapl: Put) -> None:
     assert stop() == pytest.approx(1.0)
 
 
+def test_a_counter_that_began_again_nobody_knows_where_says_nothing(rapl: Put) -> None:
+    package = rapl("class/powercap/intel-rapl:0/energy_uj", 262_143_000_000).parent
+    (package / "max_energy_range_uj").unlink()
+    stop = Counters([package]).start()
+    rapl("class/powercap/intel-rapl:0/energy_uj", 671_150)
+    assert stop() is None
+
+
 def test_counters_that_may_not_be_read_are_said_to_be_and_not_used(tmp_path: Path, rapl: Put) -> None:
     file = rapl("class/powercap/intel-rapl:0/energy_uj", 0)
     file.unlink()

@@ -84,3 +84,5 @@ def test_a_limit_of_the_address_space_counts() -> None:
 
 def test_a_system_that_says_nothing_is_taken_to_be_small(tmp_path: Path) -> None:
     assert total_memory(tmp_path, tmp_path) == UNKNOWN
+    found = find_available(tmp_path, tmp_path)
+    assert found.bytes == UNKNOWN and "does not say" in found.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,29 @@ def test_a_raspberry_pi_says_what_slows_it_down_now_and_did_before(said: str, fo
     assert parse_throttled(said) == found
 
 
-def test_the_word_is_read_from_the_system_where_it_is_a_file(tmp_path: Path) -> None:
+@pytest.fixture
+def word(tmp_path: Path) -> Path:
+    """The file that the system has for it on a Raspberry Pi before the 5."""
     file = tmp_path / "devices/platform/soc/soc:firmware/get_throttled"
     file.parent.mkdir(parents=True)
-    file.write_text("0x1\n")
-    assert read_power(tmp_path).now == ("under-voltage",)
+    return file
+
+
+def test_the_systems_own_word_is_of_now_alone(word: Path, tmp_path: Path) -> None:
+    word.write_text("40001\n")
+    assert read_power(tmp_path) == Power(now=("under-voltage",))
+
+
+def test_the_firmware_knows_what_was_since_it_booted(
+    word: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word.write_text("0\n")
+    program = tmp_path / "bin/vcgencmd"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho throttled=0x50000\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    assert read_power(tmp_path) == Power(since_boot=("under-voltage", "throttled"))
 
 
 def test_a_jetson_names_its_mode_and_its_power() -> None:

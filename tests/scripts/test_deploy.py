@@ -233,6 +233,67 @@ def test_an_update_that_does_not_work_is_undone(
     assert {path.name for path in code.iterdir()} == {"current", (code / "current").resolve().name}
 
 
+def test_what_was_built_and_not_put_to_use_does_not_stay(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path
+) -> None:
+    stub("apt-get", "")
+    stub("python", 'mkdir -p "$3/bin"; printf "#!/bin/sh\\n" >"$3/bin/python"; chmod +x "$3/bin/python"')
+    done = sourced(
+        "pi.sh",
+        f"""code='{folder}/opt'
+find_python() {{ echo '{folder}/bin/python'; }}
+llama_wheel() {{ echo a.whl; }}
+install() {{ command -p install "$@"; }}
+build "$code/new" pi5
+ls "$code/new"
+false  # as fetching a model without a network""",
+    )
+    assert (done.returncode, done.stdout.split()) == (1, ["bin", "edgespec.service"]), done.stderr
+    assert not list((folder / "opt").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8001/health"),
+        ('"0.0.0.0"', "http://0.0.0.0:8001/health"),
+        ("::", "http://[::]:8001/health"),
+    ],
+)
+def test_the_service_is_asked_where_its_settings_put_it(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path, host: str, address: str
+) -> None:
+    (folder / "serve.env").write_text(f"EDGESPEC_HOST={host}\nEDGESPEC_PORT=8001\n")
+    assert sourced("pi.sh", f"settings='{folder}/serve.env'; health_address").stdout == f"{address}\n"
+
+
+STARTS = """
+code='{folder}/opt' settings='{folder}/serve.env'
+mkdir -p "$code/current/bin"
+printf '#!/bin/sh\\n' >"$code/current/bin/python"
+chmod +x "$code/current/bin/python"
+printf 'EDGESPEC_HOST=127.0.0.1\\nEDGESPEC_PORT=8000\\n' >"$settings"
+systemctl() {{ echo "$1"; }}
+starts
+"""
+
+
+def test_a_version_that_failed_too_often_does_not_keep_the_one_before_from_starting(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    """systemd starts no service that failed five times in ten minutes, unless it is told to forget that."""
+    done = sourced("pi.sh", STARTS.format(folder=folder))
+    assert (done.returncode, done.stdout.split()) == (0, ["reset-failed", "restart"]), done.stderr
+
+
+def test_the_service_on_a_raspberry_pi_may_ask_its_firmware_what_slows_it_down(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    lines = unit_of("pi.sh", "pi5", run).splitlines()
+    assert {"DevicePolicy=closed", "DeviceAllow=/dev/vcio rw"} < set(lines)
+    assert not [line for line in lines if line.startswith("PrivateDevices")]  # has no such file
+
+
 def test_over_ssh_the_same_script_runs_from_a_copy_that_is_then_deleted(
     run: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path
 ) -> None:
