@@ -14,6 +14,7 @@ from edgespec.convert.folder import (
     read_report,
     trimmed_folder_for,
 )
+from edgespec.convert.origin import is_made_from
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.catalog import load_catalog
 from edgespec.hub.gguf_info import read_parts
@@ -104,7 +105,7 @@ def _conversion(file: ModelFile, kernels: bool) -> Path:
         folders.insert(0, folder_for(file.path))
     for folder in folders:
         report = read_report(folder) if is_converted(folder) else None
-        if report is not None and (not file.size or report.source_bytes == file.size):
+        if report is not None and (not file.size or is_made_from(folder, report, file.path, file.sha256)):
             return folder
     if kernels:
         raise ModelError(f"{file.title} has not been converted to ONNX yet: edgespec convert {file.name}")

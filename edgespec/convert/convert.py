@@ -34,6 +34,7 @@ from edgespec.convert.folder import (
 )
 from edgespec.convert.graph import Variant, build_graph, has_tiled_attention
 from edgespec.convert.head import Head
+from edgespec.convert.origin import changed_at, checksum, note_time
 from edgespec.convert.source import Source
 from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.tiles import Tiles
@@ -81,6 +82,7 @@ def convert(
     """
     progress = progress or LogProgress()
     source = Source(path)
+    changed = changed_at(source.parts)
     layers = source.decoder.layers
     if hidden is not None and not all(0 <= layer < layers for layer in hidden):
         raise UsageError(
@@ -96,7 +98,6 @@ def convert(
         folder, trimmed = trimmed_folder_for(source.path), _trim(source, head, storage)
     with _locked(folder):
         known = None if force else read_report(folder)
-        stat = source.path.stat()
         options = (VERSION, portable, small, None if hidden is None else [*hidden], trimmed)
         if known is not None and options == (
             known.version,
@@ -105,19 +106,21 @@ def convert(
             known.hidden,
             known.trimmed,
         ):
-            same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
+            same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), changed)
             if same or known.source_sha256 == _sha256(source, progress):
                 if _is_whole(folder, known, progress):
-                    return Conversion(folder, known, fresh=False)
+                    return Conversion(folder, note_time(folder, known, changed), fresh=False)
                 progress.message(f"{folder.name} is damaged, and is made again")
-        _require_room(source, storage, folder)
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
+        _require_room(source, storage, folder)
         try:
             partial.mkdir(parents=True)
             if head is not None:
                 np.save(partial / HEAD, head.ids)
             report = _write(source, partial, storage, hidden, trimmed, progress)
+            if changed_at(source.parts) != changed:
+                raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
             if folder.exists():
                 shutil.rmtree(folder)
             partial.rename(folder)
@@ -204,7 +207,7 @@ def _write(
         source=source.path.name,
         source_sha256=_sha256(source, progress),
         source_bytes=_bytes(source),
-        source_mtime_ns=source.path.stat().st_mtime_ns,
+        source_mtime_ns=changed_at(source.parts),
         portable=storage.portable,
         small=storage.small,
         hidden=None if hidden is None else [*hidden],
@@ -236,10 +239,8 @@ def _bytes(source: Source) -> int:
 
 
 def _sha256(source: Source, progress: Progress) -> str:
-    """Of the file; of a split model, of its parts' checksums one after another."""
     progress.start(f"hashing {source.path.name}", _bytes(source))
-    sums = [store.sha256_of(header.path, progress) for header in source.headers]
-    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+    return checksum(source.parts, progress)
 
 
 def _require_room(source: Source, storage: Storage, folder: Path) -> None:
