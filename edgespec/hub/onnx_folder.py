@@ -56,8 +56,8 @@ def weight_bytes(path: Path) -> int:
 
 def files_of(model: Path) -> list[Path]:
     """A model file and those beside it that have its weights."""
-    beside = [model.with_name(model.name + ending) for ending in (".data", "_data")]
-    return [model, *(file for file in beside if file.is_file())]
+    names = (f"{model.name}.data", f"{model.name}_data")  # of large ones several: _data, _data_1, …
+    return [model, *sorted(f for f in model.parent.iterdir() if f.name.startswith(names) and f.is_file())]
 
 
 def trained_context(path: Path) -> int | None:
