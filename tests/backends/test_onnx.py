@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from real_models import need_module
 need_module("onnxruntime")
 onnx = need_module("onnx")
 
+from edgespec.backends import onnx_converted  # noqa: E402
 from edgespec.backends.base import Segment  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
 from edgespec.backends.onnx_model import Feed  # noqa: E402
@@ -356,6 +358,22 @@ def test_the_whole_context_can_be_filled_one_by_one(folder: Path) -> None:
     backend: Onnx = load(folder, n_ctx=16, strict=True)
     tokens = text(16)
     assert np.abs(log_p(feed(backend, tokens, 1)) - table(tokens, 16)).max() < TOLERANCE
+    backend.close()
+
+
+def test_a_cache_there_is_no_memory_for_is_told_and_its_place_stays_free(
+    portable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Onnx = load(portable, sequences=1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_converted, "growing_zeros", full)
+        with pytest.raises(BackendError, match="no memory for a cache of 512 tokens"):
+            backend.open()
+    backend.close(backend.open())
     backend.close()
 
 
