@@ -281,6 +281,17 @@ def test_a_vocabulary_with_which_llama_cpp_would_abort_is_refused(tmp_path: Path
         load(tmp_path / "twice.gguf")
 
 
+def test_a_model_without_a_tokenizer_with_which_llama_cpp_would_abort_is_refused(
+    model_files: Path, tmp_path: Path
+) -> None:
+    data = (model_files / "target.gguf").read_bytes()
+    name, none = (len(n).to_bytes(8, "little") + n for n in (b"gpt2", b"none"))
+    assert data.count(name) == 1
+    (tmp_path / "none.gguf").write_bytes(data.replace(name, none))
+    with pytest.raises(ModelError, match=r"none.gguf carries no tokenizer"):
+        load(tmp_path / "none.gguf")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
