@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,9 +121,13 @@ def convert(
             report = _write(source, partial, storage, hidden, trimmed, progress)
             if changed_at(source.parts) != changed:
                 raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
+            for file in partial.iterdir():
+                store.sync(file)  # a folder that bears its name is complete after a power cut, too
             if folder.exists():
                 shutil.rmtree(folder)
             partial.rename(folder)
+            with suppress(OSError):  # some file systems have no such thing
+                store.sync(folder.parent)
         except OSError as error:
             raise ModelError(f"{folder} cannot be written: {error.strerror or error}") from error
         finally:
@@ -264,7 +268,8 @@ def _stored(tensor: Tensor, storage: Storage) -> int:
 def _locked(folder: Path) -> Iterator[None]:
     locks = store.home() / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    # The same folder has the same lock, whatever links lead there.
+    key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     lock = filelock.FileLock(locks / f"convert-{key}.lock")
     try:
         lock.acquire(timeout=0)

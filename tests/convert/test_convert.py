@@ -142,6 +142,31 @@ def test_a_full_disk_is_told_before_anything_is_written(model: Path, monkeypatch
     assert names(model.parent) == ["home", "tiny.gguf"]
 
 
+def test_the_weights_are_on_the_disk_before_the_folder_has_its_name(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    folder = folder_for(model, portable=True)
+
+    def fsync(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name  # noqa: PTH115
+        synced.append((name, folder.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    convert(model, portable=True)
+    assert {(name, False) for name in names(folder)} <= {*synced}
+    assert synced[-1] == (model.parent.name, True)
+
+
+def test_a_folder_is_written_by_one_process_whatever_links_lead_there(model: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(model.parent)
+    with module._locked(folder_for(model)):
+        with pytest.raises(ModelError, match="is being written by another process"):
+            with module._locked(folder_for(link / model.name)):
+                pass
+
+
 def test_what_a_killed_attempt_left_does_not_take_the_room_of_the_next(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
