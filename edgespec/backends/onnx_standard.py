@@ -39,7 +39,6 @@ _FOREIGN = {
     "inputs_embeds": "it takes embeddings instead of tokens",
     "token_type_ids": "it is an encoder",
 }
-_DEFAULT_CONTEXT = 2048
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,7 @@ class StandardModel:
         self._empty = self._empty_cache()
         self._in_place = False
         logits = self._step(self._growing(), 0, np.zeros(1, np.int64))
-        self.shape = Shape(
-            self._title, layers, trained_context(self._home) or _DEFAULT_CONTEXT, logits.shape[-1]
-        )
+        self.shape = Shape(self._title, layers, trained_context(self._home), logits.shape[-1])
         on_cpu = session.get_providers()[0] == PROVIDERS["cpu"]
         self._in_place = on_cpu and writes_in_place(self._file, self._past, self._present)
         self._weights = "".join(map(fingerprint, weights_of(self._file)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from closed_form import CHAT_TEMPLATE
+from closed_form import CHAT_TEMPLATE, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 from pair import DRAFT, TARGET, VOCABULARY, load
@@ -140,6 +140,15 @@ def test_it_is_target_and_draft_of_pairs_with_gguf_models(model_files: Path, fol
             found = [pair.generate(p, max_tokens=30).text for p in prompts]
             if target == onnx_model:
                 assert found == wanted
+
+
+def test_a_draft_that_names_no_context_of_its_own_drafts_for_a_longer_one(tmp_path: Path) -> None:
+    target = write_gguf(TARGET, tmp_path / "target.gguf", context_length=4096)
+    folder = write_optimum(TARGET, tmp_path / "draft")
+    (folder / "config.json").unlink()
+    with load_pair(target, draft=folder, depth=3, n_ctx=4096, threads=1) as pair:
+        assert pair.target.n_ctx == 4096
+        assert pair.drafters[0].backend.n_ctx == 2048  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
