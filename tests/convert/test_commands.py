@@ -20,6 +20,8 @@ from edgespec.convert.convert import convert
 from edgespec.convert.folder import read_report
 from edgespec.errors import ModelError, UsageError
 
+from .tiny_models import CONTEXT, Tiny, write_tiny
+
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
@@ -35,6 +37,14 @@ def test_convert_says_where_the_model_is_and_how_good(model: Path) -> None:
     assert quality["onnx vs llama.cpp"]["kl"] < 1e-6 and quality["full"]
     again = run("convert", model)
     assert again.exit_code == 0 and "was converted before" in again.output
+
+
+def test_a_model_of_a_short_context_is_checked_with_a_shorter_text(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "tiny.gguf", Tiny("llama"))
+    result = run("convert", model)
+    assert result.exit_code == 0, result.output
+    quality = convert(model).report.quality
+    assert quality is not None and quality["tokens"] == CONTEXT - 1
 
 
 def test_converted_models_are_listed(model: Path) -> None:
