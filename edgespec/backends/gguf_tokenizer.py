@@ -9,6 +9,8 @@ from typing import Any
 from edgespec.backends.llama_library import llama
 from edgespec.errors import UsageError
 
+_SPACE = "▁"  # how SentencePiece writes a space
+
 
 class GGUFTokenizer:
     """`Tokenizer` on a loaded llama.cpp model, which must outlive it."""
@@ -35,13 +37,46 @@ class GGUFTokenizer:
         return self._handle
 
     def encode(self, text: str, *, special: bool = False, bos: bool = True) -> list[int]:
-        """See `Tokenizer.encode`. Raises UsageError for text that is not valid Unicode."""
+        """See `Tokenizer.encode`. Raises UsageError for text that is not valid Unicode, or that the
+        vocabulary cannot spell."""
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
+        self._refuse_unspelled(text, special)
         prefix = [self.bos] if bos and self.bos is not None else []
         return prefix + self._tokenize(data, special, len(data) + 8)
+
+    def _refuse_unspelled(self, text: str, special: bool) -> None:
+        """llama.cpp ends the process at a character that it finds neither as a token nor byte by byte."""
+        known = self._characters
+        if known is None:
+            return
+        for marker in self.markers() if special else ():
+            text = text.replace(marker, "")
+        for character in dict.fromkeys(text):
+            spelled = _SPACE if character == " " else character
+            if spelled not in known and not {_byte(byte) for byte in spelled.encode()} <= known:
+                raise UsageError(
+                    f"this model cannot read {character!r}: its vocabulary has neither this character nor "
+                    "its bytes; leave it out"
+                )
+
+    @cached_property
+    def _characters(self) -> frozenset[str] | None:
+        """The tokens of a SentencePiece vocabulary that lacks some for bytes; None of all others."""
+        c, vocab = self._c, self._vocab
+        if c.llama_vocab_type(vocab) != c.LLAMA_VOCAB_TYPE_SPM:
+            return None
+        texts: set[str] = set()
+        missing = {_byte(byte) for byte in range(256)}
+        for token in range(self.n_vocab):
+            text = c.llama_vocab_get_text(vocab, token).decode("utf-8", "replace")
+            texts.add(text)
+            missing.discard(text)
+            if not missing:  # mostly soon: bytes come first
+                return None
+        return frozenset(texts)
 
     def _tokenize(self, data: bytes, special: bool, capacity: int) -> list[int]:
         ids = (self._c.llama_token * capacity)()
@@ -94,3 +129,8 @@ class GGUFTokenizer:
     @cached_property
     def _vocabulary(self) -> list[bytes]:
         return [self._render(t, special=True) for t in range(self.n_vocab)]
+
+
+def _byte(byte: int) -> str:
+    """How SentencePiece calls the token of a byte."""
+    return f"<0x{byte:02X}>"

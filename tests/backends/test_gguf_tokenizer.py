@@ -1,0 +1,61 @@
+"""The tokenizers inside GGUF files: what a SentencePiece vocabulary cannot spell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import gguf
+import pytest
+from real_models import need_module
+
+need_module("llama_cpp")
+
+from edgespec.backends.gguf_tokenizer import GGUFTokenizer  # noqa: E402
+from edgespec.backends.vocabulary_model import VocabularyModel  # noqa: E402
+from edgespec.errors import UsageError  # noqa: E402
+
+PIECES = ["<unk>", "<s>", "</s>", "▁", "a", "b", "▁a"]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def write_sentencepiece(path: Path, pieces: Sequence[str]) -> Path:
+    kinds = gguf.TokenType
+    types = [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
+    types += [kinds.BYTE if piece in BYTES else kinds.NORMAL for piece in pieces[3:]]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*pieces])
+    writer.add_token_scores([-float(i) for i in range(len(pieces))])
+    writer.add_token_types(types)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with path.open("ab") as file:
+        file.write(bytes(4096))
+    return path
+
+
+@pytest.fixture
+def without_bytes(tmp_path: Path) -> Iterator[GGUFTokenizer]:
+    model = VocabularyModel(write_sentencepiece(tmp_path / "vocab.gguf", PIECES))
+    yield model.tokenizer
+    model.close()
+
+
+def test_what_a_vocabulary_without_bytes_cannot_spell_is_refused(without_bytes: GGUFTokenizer) -> None:
+    assert without_bytes.encode("a b", bos=False) == [6, 3, 5]
+    for text in ("aé", "\n", "a<s>"):
+        with pytest.raises(UsageError, match="this model cannot read .*neither this character nor its bytes"):
+            without_bytes.encode(text)
+
+
+def test_markers_are_not_spelled(without_bytes: GGUFTokenizer) -> None:
+    assert without_bytes.encode("<s>a", special=True, bos=False) == [1, 6]
+
+
+def test_what_is_no_token_is_spelled_in_bytes(tmp_path: Path) -> None:
+    model = VocabularyModel(write_sentencepiece(tmp_path / "vocab.gguf", [*PIECES, *BYTES]))
+    first = len(PIECES)
+    assert model.tokenizer.encode("é", bos=False) == [3, first + 0xC3, first + 0xA9]
+    model.close()
