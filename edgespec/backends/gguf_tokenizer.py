@@ -89,7 +89,8 @@ class GGUFTokenizer:
     def piece(self, token: int) -> bytes:
         known = self._pieces.get(token)
         if known is None:
-            known = self._pieces[token] = self._render(token, special=False)
+            inside = 0 <= token < self.n_vocab  # at others llama.cpp would end the process
+            known = self._pieces[token] = self._render(token, special=False) if inside else b""
         return known
 
     def _render(self, token: int, special: bool, size: int = 256) -> bytes:

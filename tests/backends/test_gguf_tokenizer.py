@@ -59,3 +59,8 @@ def test_what_is_no_token_is_spelled_in_bytes(tmp_path: Path) -> None:
     first = len(PIECES)
     assert model.tokenizer.encode("é", bos=False) == [3, first + 0xC3, first + 0xA9]
     model.close()
+
+
+@pytest.mark.parametrize("token", [-1, len(PIECES), 1 << 30])
+def test_what_is_no_token_adds_no_text(without_bytes: GGUFTokenizer, token: int) -> None:
+    assert without_bytes.piece(token) == b"" and not without_bytes.is_end(token)
