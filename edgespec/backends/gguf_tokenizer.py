@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from edgespec.backends.llama_library import llama
 from edgespec.errors import UsageError
 
 _SPACE = "▁"  # how SentencePiece writes a space
+_DEEP = 4096
+"""characters that any thread has the stack for"""
+_RUN = re.compile(rf"(?<!\S)\S{{{_DEEP},}}|(?<!\s)\s{{{_DEEP},}}")
+_PER_MIB = 1024
+"""characters that a MiB of stack is for: a third of those that llama.cpp has room for in it"""
+_LONGEST = 1 << 20
+"""characters without a break that are tokenized at all"""
+_starting = Lock()
+"""held while the size of stacks is another than usual"""
 
 
 class GGUFTokenizer:
@@ -45,7 +59,17 @@ class GGUFTokenizer:
             raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
         self._refuse_unspelled(text, special)
         prefix = [self.bos] if bos and self.bos is not None else []
-        return prefix + self._tokenize(data, special, len(data) + 8)
+        unbroken = self._unbroken(text)
+        if not unbroken:
+            return prefix + self._tokenize(data, special, len(data) + 8)
+        return prefix + _with_room(unbroken, lambda: self._tokenize(data, special, len(data) + 8))
+
+    def _unbroken(self, text: str) -> int:
+        """How many characters of a text follow each other without a break, if so many that llama.cpp may run
+        out of stack: regular expressions, by which it splits texts, take nested calls for each."""
+        if len(text) < _DEEP or self._c.llama_vocab_type(self._vocab) != self._c.LLAMA_VOCAB_TYPE_BPE:
+            return 0
+        return max((len(run[0]) for run in _RUN.finditer(text)), default=0)
 
     def _refuse_unspelled(self, text: str, special: bool) -> None:
         """llama.cpp ends the process at a character that it finds neither as a token nor byte by byte."""
@@ -135,3 +159,23 @@ class GGUFTokenizer:
 def _byte(byte: int) -> str:
     """How SentencePiece calls the token of a byte."""
     return f"<0x{byte:02X}>"
+
+
+def _with_room(unbroken: int, work: Callable[[], list[int]]) -> list[int]:
+    """The result of work on a text with so many characters without a break, in a thread with the stack for
+    it. Raises UsageError for more than can be had."""
+    refused = UsageError(
+        f"the text has {unbroken:,} characters without a break, too many to tokenize; break them up"
+    )
+    if unbroken > _LONGEST:
+        raise refused
+    with ThreadPoolExecutor(1) as pool:
+        with _starting:
+            usual = threading.stack_size((2 + unbroken // _PER_MIB) << 20)
+            try:
+                tokens = pool.submit(work)
+            except RuntimeError as error:
+                raise refused from error
+            finally:
+                threading.stack_size(usual)
+        return tokens.result()

@@ -1,4 +1,4 @@
-"""The tokenizers inside GGUF files: what a SentencePiece vocabulary cannot spell."""
+"""The tokenizers inside GGUF files where llama.cpp would end the process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import gguf
 import pytest
+from closed_form.gguf_file import _add_tokenizer
+from pair import VOCABULARY
 from real_models import need_module
 
 need_module("llama_cpp")
@@ -28,6 +30,10 @@ def write_sentencepiece(path: Path, pieces: Sequence[str]) -> Path:
     writer.add_token_list([*pieces])
     writer.add_token_scores([-float(i) for i in range(len(pieces))])
     writer.add_token_types(types)
+    return finished(writer, path)
+
+
+def finished(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -64,3 +70,31 @@ def test_what_is_no_token_is_spelled_in_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", [-1, len(PIECES), 1 << 30])
 def test_what_is_no_token_adds_no_text(without_bytes: GGUFTokenizer, token: int) -> None:
     assert without_bytes.piece(token) == b"" and not without_bytes.is_end(token)
+
+
+class Splitting(gguf.GGUFWriter):
+    """A vocabulary that llama.cpp splits by regular expressions of the standard library."""
+
+    def add_tokenizer_pre(self, pre: str) -> None:
+        super().add_tokenizer_pre("gpt-4o")
+
+
+@pytest.fixture
+def splitting(tmp_path: Path) -> Iterator[GGUFTokenizer]:
+    writer = Splitting(tmp_path / "vocab.gguf", "llama")
+    _add_tokenizer(writer, VOCABULARY)
+    model = VocabularyModel(finished(writer, tmp_path / "vocab.gguf"))
+    yield model.tokenizer
+    model.close()
+
+
+@pytest.mark.parametrize("piece", [b"s", b" "])
+def test_a_long_text_without_a_break_is_tokenized(splitting: GGUFTokenizer, piece: bytes) -> None:
+    """With the stack of usual threads llama.cpp would end the process here."""
+    text = f"a{piece.decode() * 60_000}m\n"
+    assert b"".join(map(splitting.piece, splitting.encode(text, bos=False))) == text.encode()
+
+
+def test_a_text_without_a_break_that_takes_too_much_memory_is_refused(splitting: GGUFTokenizer) -> None:
+    with pytest.raises(UsageError, match="2,000,000 characters without a break"):
+        splitting.encode("s" * 2_000_000)
