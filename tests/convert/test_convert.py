@@ -187,7 +187,7 @@ def test_a_source_that_changes_meanwhile_is_refused(model: Path, monkeypatch: py
         os.utime(model, (1, 1))
 
     monkeypatch.setattr(module, "write_vocabulary", change)
-    with pytest.raises(ModelError, match="tiny.gguf changed while it was converted"):
+    with pytest.raises(ModelError, match=r"tiny\.gguf changed while it was converted"):
         convert(model, force=True)
     assert read_report(folder_for(model)) == before
 
