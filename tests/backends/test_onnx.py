@@ -425,6 +425,17 @@ def test_a_missing_tokenizer_is_told(copy: Path) -> None:
     refused(copy, "tokenizer .* is missing")
 
 
+def test_a_damaged_tokenizer_is_told(copy: Path) -> None:
+    """With a token that is there twice llama.cpp would end the process."""
+    file = copy / "vocab.gguf"
+    data = file.read_bytes()
+    one, other = (len(t).to_bytes(8, "little") + t for t in (b"m", b"n"))
+    for damaged in (data.replace(one, other), data[: len(data) // 8]):
+        assert damaged != data
+        file.write_bytes(damaged)
+        refused(copy, "tokenizer .* is damaged")
+
+
 def test_without_the_package_onnx_nothing_runs_unchecked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
