@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from edgespec.backends.caches import Caches, Kept
-from edgespec.backends.fingerprint import identity
+from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.backends.saved_caches import Folder
@@ -185,7 +185,7 @@ _NO_MODEL = (None, "none", "ngram", "rules")
 
 def _bits(settings: Settings) -> str:
     """What a KV cache depends on besides its model."""
-    return repr((settings.kv_type, settings.provider, [identity(path) for path in settings.lora]))
+    return repr((settings.kv_type, settings.provider, [fingerprint(path) for path in settings.lora]))
 
 
 def _check_power(power: str, threads: int | None) -> None:

@@ -156,7 +156,8 @@ class Backend(Protocol):
         """Feed the segments in one pass; logits of their last `rows` tokens, segment after segment.
 
         The tokens enter the caches. Raises BackendError when the pass fails, in which case the
-        sequences are as before, and ContextFull when a sequence lacks room.
+        sequences are as before, or empty where the model cannot go back, and ContextFull when a sequence
+        lacks room.
         """
         ...
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from edgespec.backends.onnx_session import accelerator
 from edgespec.convert.folder import (
     VERSION,
+    Report,
     folder_for,
     is_converted,
     is_trimmed,
     read_report,
     trimmed_folder_for,
 )
+from edgespec.convert.origin import is_made_from
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.model_file import ModelFile
 from edgespec.hub.onnx_folder import size_of
@@ -66,7 +68,7 @@ def conversion_of(file: ModelFile, provider: str | None = None) -> Path:
         raise ModelError(f"{file.title} has not been converted to ONNX yet: {command}")
     if folder == portable:
         command += " --portable"
-    if file.size and report.source_bytes != file.size:
+    if not _is_of(folder, report, file):
         raise ModelError(f"{folder.name} was made from another file; convert again: {command}")
     return folder
 
@@ -84,7 +86,7 @@ def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile 
     if (named := accelerator(provider)) is not None:
         log.warning("%s is not used: edgespec's kernels compute on the CPU, not on %s", folder.name, named)
         return None
-    if report.version != VERSION or (file.size and report.source_bytes != file.size):
+    if report.version != VERSION or not _is_of(folder, report, file):
         log.warning(
             "%s was made from another file or by another version, and is not used; make it again: "
             "edgespec trim %s",
@@ -93,3 +95,8 @@ def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile 
         )
         return None
     return ModelFile(str(folder), folder, size_of(folder), "path", folder.name, file.licence)
+
+
+def _is_of(folder: Path, report: Report, file: ModelFile) -> bool:
+    """Whether a conversion is of what the file holds; not looked into where only sizes are wanted."""
+    return not file.size or is_made_from(folder, report, file.path, file.sha256)

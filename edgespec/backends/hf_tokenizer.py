@@ -33,6 +33,8 @@ class HFTokenizer:
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
             about = json.loads(self._tokenizer.to_str())
+            self._tokenizer.no_truncation()  # files may ask for it, and texts would be cut silently
+            self._tokenizer.no_padding()
         except Exception as error:  # the package raises bare exceptions
             raise ModelError(f"{file} is damaged, or needs a newer tokenizers package ({error})") from error
         self._encoding = Lock()
@@ -141,10 +143,7 @@ def _end_ids(home: Path) -> set[int]:
     for name, keys in places:
         if not (home / name).is_file():
             continue
-        section = read_json(home / name)
-        for key in keys:
-            section = section.get(key, {})
-        ids = section.get("eos_token_id")
+        ids = read_json(home / name, *keys).get("eos_token_id")
         found |= {id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, int)}
     return found
 
@@ -153,7 +152,10 @@ def _template(home: Path, config: dict[str, Any]) -> str | None:
     """The chat template: a file of its own, or an entry of tokenizer_config.json."""
     file = home / "chat_template.jinja"
     if file.is_file():
-        return file.read_text("utf-8")
+        try:
+            return file.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file} cannot be read: {error}") from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -170,7 +170,8 @@ class LlamaCpp:
                 self._fed[segment.sequence.id] = len(segment.tokens)
                 segment.sequence.tokens += segment.tokens
         except BaseException:  # Ctrl-C too may come between the computation and the note of it
-            self._drop_partial(segments)
+            with suppress(BackendError):  # where it cannot go back the cache is empty now
+                self._drop_partial(segments)
             raise
         return self._view(pointer, rows)
 

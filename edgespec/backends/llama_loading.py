@@ -85,6 +85,8 @@ def load_model(c: Any, path: Path, options: LlamaCppOptions) -> Any:
             raise ModelError(f"{path.name} is not a text generation model (it has an encoder)")
         if c.llama_model_is_diffusion(model):
             raise ModelError(f"{path.name} is a diffusion model; it does not generate token by token")
+        if c.llama_vocab_type(c.llama_model_get_vocab(model)) == c.LLAMA_VOCAB_TYPE_NONE:  # it would abort
+            raise ModelError(f"{path.name} carries no tokenizer, so it takes and gives no text")
     except BaseException:
         if model:
             c.llama_model_free(model)

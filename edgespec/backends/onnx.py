@@ -114,8 +114,16 @@ class Onnx:
         self.compute_seconds = 0.0
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self._free = list(range(options.sequences))
-        model.prepare(
-            Limits(self.n_ctx, self.max_batch, self.max_rows, options.sequences, pad=options.strict)
+        limits = Limits(self.n_ctx, self.max_batch, self.max_rows, options.sequences, pad=options.strict)
+        try:
+            model.prepare(limits)
+        except (MemoryError, OSError) as error:
+            raise self._no_room() from error
+
+    def _no_room(self) -> BackendError:
+        return BackendError(
+            f"there is no memory for a cache of {self.n_ctx} tokens for {self.name}; try a smaller --ctx or "
+            "--kv-type f16"
         )
 
     def _probe(self, model: Model, options: OnnxOptions) -> Capabilities:
@@ -161,10 +169,13 @@ class Onnx:
         if not self._free:
             raise BackendError(f"all {len(self._open)} sequences of {self.name} are in use; close one first")
         slot = min(self._free)  # whose memory may be in use already
+        try:
+            state = _Open(Sequence(slot), model.cache(slot))
+        except (MemoryError, OSError) as error:
+            raise self._no_room() from error
         self._free.remove(slot)
-        sequence = Sequence(slot)
-        self._open[slot] = _Open(sequence, model.cache(slot))
-        return sequence
+        self._open[slot] = state
+        return state.sequence
 
     def forward(self, segments: SequenceOf[Segment]) -> Logits:
         model = self._loaded()

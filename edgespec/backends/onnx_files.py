@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.convert.folder import remedy
 from edgespec.errors import BackendError, ModelError
+from edgespec.hub.onnx_folder import files_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -56,6 +58,14 @@ def read_graph(path: Path) -> ModelProto | None:
         if tensor.data_location == TensorProto.EXTERNAL:
             _check_place(path, tensor)
     return model
+
+
+def weights_of(path: Path) -> list[Path]:
+    """A model file and those that hold its weights, whatever they are called. Raises as `read_graph` does."""
+    model = read_graph(path)
+    tensors: Iterable[TensorProto] = () if model is None else model.graph.initializer
+    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    return sorted({*files_of(path), *(path.parent / place for place in places)})
 
 
 def _check_place(path: Path, tensor: TensorProto) -> None:

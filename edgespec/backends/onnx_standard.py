@@ -23,10 +23,11 @@ from edgespec.backends.base import Logits, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.hf_tokenizer import HFTokenizer
 from edgespec.backends.onnx_buffers import KV_TYPES, Binding, FixedCache, kv_type, writes_in_place
+from edgespec.backends.onnx_files import weights_of
 from edgespec.backends.onnx_model import Array, Cache, Feed, Limits, Shape
 from edgespec.backends.onnx_session import PROVIDERS, open_session
 from edgespec.errors import ModelError, UsageError
-from edgespec.hub.onnx_folder import GENAI, files_of, home_of, model_in, read_json, trained_context
+from edgespec.hub.onnx_folder import GENAI, home_of, model_in, read_json, trained_context
 
 LOGITS_BYTES = 64 << 20
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -38,7 +39,6 @@ _FOREIGN = {
     "inputs_embeds": "it takes embeddings instead of tokens",
     "token_type_ids": "it is an encoder",
 }
-_DEFAULT_CONTEXT = 2048
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,10 @@ class StandardModel:
         self._empty = self._empty_cache()
         self._in_place = False
         logits = self._step(self._growing(), 0, np.zeros(1, np.int64))
-        self.shape = Shape(
-            self._title, layers, trained_context(self._home) or _DEFAULT_CONTEXT, logits.shape[-1]
-        )
+        self.shape = Shape(self._title, layers, trained_context(self._home), logits.shape[-1])
         on_cpu = session.get_providers()[0] == PROVIDERS["cpu"]
         self._in_place = on_cpu and writes_in_place(self._file, self._past, self._present)
+        self._weights = "".join(map(fingerprint, weights_of(self._file)))
         self.prepare(self._limits)
         self.run([Feed(self.cache(0), 0, [0, 0], rows=2)])
 
@@ -170,9 +169,7 @@ class StandardModel:
 
     def prepare(self, limits: Limits) -> None:
         self._limits = limits
-        self.fingerprint = "".join(map(fingerprint, files_of(self._file)))
-        if limits.pad:  # padded passes round differently
-            self.fingerprint += "/padded"
+        self.fingerprint = self._weights + ("/padded" if limits.pad else "")  # which rounds differently
         self._logits: Logits = np.empty((limits.max_rows + 1, self.shape.vocabulary), np.float32)
         self._piece = max(2, LOGITS_BYTES // (4 * self.shape.vocabulary))
         kind = next(o.type for o in self.session.get_outputs() if o.name == self.names.logits)

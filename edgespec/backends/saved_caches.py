@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgespec.backends.base import Backend, Copy, Sequence
-from edgespec.backends.fingerprint import identity
+from edgespec.backends.fingerprint import fingerprint
 from edgespec.errors import EdgespecError, UsageError
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ class Folder:
 
     def shelf(self, backend: Backend) -> Shelf:
         """What a model saved under these settings."""
-        parts = [type(backend).__name__, identity(backend.path), self._settings, *map(_version, _LIBRARIES)]
+        libraries = map(_version, _LIBRARIES)
+        parts = [type(backend).__name__, fingerprint(backend.path), self._settings, *libraries]
         return Shelf(self, backend, self.path / sha256(repr(parts).encode()).hexdigest()[:24])
 
     def shrink(self) -> None:

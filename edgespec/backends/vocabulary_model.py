@@ -10,17 +10,24 @@ from edgespec.backends.gguf_tokenizer import GGUFTokenizer
 from edgespec.backends.llama_library import forget_messages, llama, recent_messages
 from edgespec.convert.folder import remedy
 from edgespec.errors import ModelError
+from edgespec.hub.gguf_header import read_header
+from edgespec.hub.gguf_info import check_tokens
 
 
 class VocabularyModel:
     """Owns a vocabulary-only llama.cpp model; `tokenizer` lives as long as it does."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelError for a file that is missing or has no tokenizer, BackendError if llama.cpp is."""
+        """Raises ModelError for a file that is missing, damaged or has no tokenizer, BackendError without
+        llama.cpp."""
         self._c = llama()
+        again = remedy(path.parent, "edgespec convert --force makes it again")
         if not path.is_file():
-            again = remedy(path.parent, "edgespec convert --force makes it again")
             raise ModelError(f"the tokenizer {path} is missing; {again}")
+        try:
+            check_tokens(read_header(path))
+        except ModelError as error:
+            raise ModelError(f"the tokenizer {path} is damaged; {again}") from error
         params = self._c.llama_model_default_params()
         params.vocab_only = True
         forget_messages()

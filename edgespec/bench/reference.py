@@ -11,7 +11,9 @@ from edgespec.backends.speed import REPEATS, known_seconds, pass_seconds
 from edgespec.bench.passes import CONTEXTS, Model, Pass
 from edgespec.control.policy import FixedDepth
 from edgespec.convert.folder import read_report
+from edgespec.convert.origin import is_made_from
 from edgespec.errors import NotEnoughMemory, UsageError
+from edgespec.hub.gguf_header import split_parts
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import resolve
 from edgespec.planning import check_memory
@@ -53,12 +55,12 @@ def _gguf_of(path: Path) -> Path:
         return path
     report = read_report(path)
     source = path.with_name(report.source) if report else None
-    if report is None or source is None or not source.is_file():
+    if report is None or source is None or not all(part.is_file() for part in split_parts(source)):
         raise UsageError(
             f"there is no GGUF file of {path.name}, which plain llama.cpp would run as reference; leave "
             "--reference out"
         )
-    if source.stat().st_size != report.source_bytes:
+    if not is_made_from(path, report, source):
         raise UsageError(
             f"{path.name} was made from another file than {source.name} beside it; leave --reference out"
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from edgespec.convert.folder import (
+    VERSION,
     VOCABULARY,
     folder_for,
     is_converted,
@@ -14,12 +16,15 @@ from edgespec.convert.folder import (
     read_report,
     trimmed_folder_for,
 )
+from edgespec.convert.origin import is_made_from
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.catalog import load_catalog
 from edgespec.hub.gguf_info import read_parts
 from edgespec.hub.model_file import ModelFile
 from edgespec.hub.onnx_folder import home_of, is_onnx
 from edgespec.hub.resolve import resolve_pair
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,14 @@ def needs_llama(pair: str, backend: str) -> bool:
 def _draft(file: ModelFile, backend: str, kernels: bool) -> Bundled:
     trimmed = trimmed_folder_for(file.path)
     if backend == "onnx" and kernels and is_trimmed(trimmed):
-        return _folder(file, trimmed, "draft")
+        if _is_current(trimmed, file):
+            return _folder(file, trimmed, "draft")
+        log.warning(
+            "%s was made from another file or by another version, and is not packed; make it again: "
+            "edgespec trim %s",
+            trimmed.name,
+            file.name,
+        )
     return _bundled(file, "draft", backend, kernels)
 
 
@@ -103,8 +115,7 @@ def _conversion(file: ModelFile, kernels: bool) -> Path:
     if kernels:
         folders.insert(0, folder_for(file.path))
     for folder in folders:
-        report = read_report(folder) if is_converted(folder) else None
-        if report is not None and (not file.size or report.source_bytes == file.size):
+        if _is_current(folder, file):
             return folder
     if kernels:
         raise ModelError(f"{file.title} has not been converted to ONNX yet: edgespec convert {file.name}")
@@ -112,6 +123,16 @@ def _conversion(file: ModelFile, kernels: bool) -> Path:
         "edgespec's kernels, which have to be compiled on such a machine, are not in this bundle; convert "
         f"{file.title} for ONNX Runtime's own operators: edgespec convert {file.name} --portable. (Or make "
         "edgespec's wheel there, and name its folder: --wheels FOLDER)"
+    )
+
+
+def _is_current(folder: Path, file: ModelFile) -> bool:
+    """Whether a folder is a conversion of what the file holds, by this version: no other one is loaded."""
+    report = read_report(folder) if is_converted(folder) else None
+    return (
+        report is not None
+        and report.version == VERSION
+        and is_made_from(folder, report, file.path, file.sha256)
     )
 
 

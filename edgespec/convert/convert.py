@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from edgespec.convert.folder import (
 )
 from edgespec.convert.graph import Variant, build_graph, has_tiled_attention
 from edgespec.convert.head import Head
+from edgespec.convert.origin import changed_at, checksum, note_time
 from edgespec.convert.source import Source
 from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.tiles import Tiles
@@ -81,6 +82,7 @@ def convert(
     """
     progress = progress or LogProgress()
     source = Source(path)
+    changed = changed_at(source.parts)
     layers = source.decoder.layers
     if hidden is not None and not all(0 <= layer < layers for layer in hidden):
         raise UsageError(
@@ -96,7 +98,6 @@ def convert(
         folder, trimmed = trimmed_folder_for(source.path), _trim(source, head, storage)
     with _locked(folder):
         known = None if force else read_report(folder)
-        stat = source.path.stat()
         options = (VERSION, portable, small, None if hidden is None else [*hidden], trimmed)
         if known is not None and options == (
             known.version,
@@ -105,22 +106,28 @@ def convert(
             known.hidden,
             known.trimmed,
         ):
-            same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), stat.st_mtime_ns)
+            same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), changed)
             if same or known.source_sha256 == _sha256(source, progress):
                 if _is_whole(folder, known, progress):
-                    return Conversion(folder, known, fresh=False)
+                    return Conversion(folder, note_time(folder, known, changed), fresh=False)
                 progress.message(f"{folder.name} is damaged, and is made again")
-        _require_room(source, storage, folder)
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
+        _require_room(source, storage, folder)
         try:
             partial.mkdir(parents=True)
             if head is not None:
                 np.save(partial / HEAD, head.ids)
             report = _write(source, partial, storage, hidden, trimmed, progress)
+            if changed_at(source.parts) != changed:
+                raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
+            for file in partial.iterdir():
+                store.sync(file)  # a folder that bears its name is complete after a power cut, too
             if folder.exists():
                 shutil.rmtree(folder)
             partial.rename(folder)
+            with suppress(OSError):  # some file systems have no such thing
+                store.sync(folder.parent)
         except OSError as error:
             raise ModelError(f"{folder} cannot be written: {error.strerror or error}") from error
         finally:
@@ -204,7 +211,7 @@ def _write(
         source=source.path.name,
         source_sha256=_sha256(source, progress),
         source_bytes=_bytes(source),
-        source_mtime_ns=source.path.stat().st_mtime_ns,
+        source_mtime_ns=changed_at(source.parts),
         portable=storage.portable,
         small=storage.small,
         hidden=None if hidden is None else [*hidden],
@@ -236,10 +243,8 @@ def _bytes(source: Source) -> int:
 
 
 def _sha256(source: Source, progress: Progress) -> str:
-    """Of the file; of a split model, of its parts' checksums one after another."""
     progress.start(f"hashing {source.path.name}", _bytes(source))
-    sums = [store.sha256_of(header.path, progress) for header in source.headers]
-    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+    return checksum(source.parts, progress)
 
 
 def _require_room(source: Source, storage: Storage, folder: Path) -> None:
@@ -263,7 +268,8 @@ def _stored(tensor: Tensor, storage: Storage) -> int:
 def _locked(folder: Path) -> Iterator[None]:
     locks = store.home() / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    # The same folder has the same lock, whatever links lead there.
+    key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     lock = filelock.FileLock(locks / f"convert-{key}.lock")
     try:
         lock.acquire(timeout=0)

@@ -25,6 +25,7 @@ from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.onnx import Onnx, OnnxOptions
 from edgespec.convert.reference import reference_logits
 from edgespec.convert.source import Source
+from edgespec.hub.gguf_info import read_info
 from edgespec.hub.progress import Progress
 
 TOKENS = 256
@@ -46,7 +47,7 @@ def measure_quality(source: Path, folder: Path, full: bool, progress: Progress) 
     logits), `kl_first` (of the first token, which the others leave out); and for each of them the
     perplexity on the text.
     """
-    n = TOKENS
+    n = min(TOKENS, (read_info(source).context_length or TOKENS + 1) - 1)
     with_llama = LlamaCpp(source, LlamaCppOptions(n_ctx=n + 1, max_batch=n, max_rows=n, kv_type="f32"))
     try:
         tokens = with_llama.tokenizer.encode(_text())[:n]

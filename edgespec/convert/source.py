@@ -48,6 +48,11 @@ class Source:
         return name in self.tensors
 
     @property
+    def parts(self) -> list[Path]:
+        """Its file, or the files of a split model."""
+        return [header.path for header in self.headers]
+
+    @property
     def bytes(self) -> int:
         """Of all tensors."""
         return sum(tensor.bytes for tensor in self.tensors.values())

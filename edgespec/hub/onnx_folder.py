@@ -12,6 +12,8 @@ GENAI = "genai_config.json"
 _NAMES = ("model.onnx", "decoder_model_merged.onnx", "decoder_with_past_model.onnx")
 _SUBFOLDERS = ("", "onnx")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+UNKNOWN_CONTEXT = 2048
+"""tokens, so few that most models take them"""
 
 
 def is_onnx(path: Path) -> bool:
@@ -56,18 +58,19 @@ def weight_bytes(path: Path) -> int:
 
 def files_of(model: Path) -> list[Path]:
     """A model file and those beside it that have its weights."""
-    beside = [model.with_name(model.name + ending) for ending in (".data", "_data")]
-    return [model, *(file for file in beside if file.is_file())]
+    names = (f"{model.name}.data", f"{model.name}_data")  # of large ones several: _data, _data_1, …
+    return [model, *sorted(f for f in model.parent.iterdir() if f.name.startswith(names) and f.is_file())]
 
 
-def trained_context(path: Path) -> int | None:
-    """Tokens a model of others was trained for, where its configuration says so."""
+def trained_context(path: Path) -> int:
+    """Tokens a model of others was trained for; UNKNOWN_CONTEXT where its configuration does not say."""
     home = home_of(path)
     if (home / GENAI).is_file():
         value = read_json(home / GENAI, "model").get("context_length")
-        return value if isinstance(value, int) and value > 0 else None
+        return value if isinstance(value, int) and value > 0 else UNKNOWN_CONTEXT
     config = read_json(home / "config.json") if (home / "config.json").is_file() else {}
-    return next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
+    found = (config.get(key) for key in _CONTEXT_KEYS)
+    return next((value for value in found if isinstance(value, int) and value > 0), UNKNOWN_CONTEXT)
 
 
 def read_json(file: Path, *keys: str) -> dict[str, Any]:

@@ -67,7 +67,12 @@ def _from_cache(file: RemoteFile, progress: Progress) -> bool:
         if store.installed(file):
             return True
         try:
-            store.accept(hub_source.adopt(cached, file), file, expected, progress)
+            staged = hub_source.adopt(cached, file)
+        except HubError as error:  # no room; what is left of a pull may need less
+            progress.message(str(error))
+            return False
+        try:
+            store.accept(staged, file, expected, progress)
         except HubError:
             progress.message(f"The copy of {file.name} in the Hugging Face cache is another file; not used.")
             return False

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,15 @@ def read(name: str) -> dict[str, Any]:
 def write(name: str, found: dict[str, Any]) -> None:
     """Replace a file, whole or not at all."""
     file = _path(name)
-    partial = file.with_name(file.name + ".partial")
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")  # several may write at once
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(found), "utf-8")
         partial.replace(file)
     except OSError as error:
         log.debug("%s is not kept: %s", file, error)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _path(name: str) -> Path:

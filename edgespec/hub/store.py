@@ -115,13 +115,13 @@ def accept(staged: Path, file: RemoteFile, expected: str, progress: Progress) ->
     final = path_of(file)
     final.parent.mkdir(parents=True, exist_ok=True)
     # A file that bears its name is complete after a power cut too, so the data goes to the disk first.
-    _sync(staged)
+    sync(staged)
     # The record first: a crash in between leaves a record without a file, never an unverified file.
     record = _record(staged, file, found)
     _write_record(final, record)
     staged.replace(final)
     with contextlib.suppress(OSError):  # some file systems have no such thing
-        _sync(final.parent)
+        sync(final.parent)
     for left in staging(final):  # of attempts with another source or version
         _delete(left)
     return record
@@ -249,7 +249,7 @@ def _write_record(path: Path, record: Record) -> None:
         raise
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have a file's data, or a folder's names, reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -212,6 +212,27 @@ def test_a_recurrent_model_is_found_unable_to_roll_back_and_decodes_plainly(recu
     backend.close()
 
 
+def test_ctrl_c_in_a_pass_of_a_model_that_cannot_go_back_stays_ctrl_c(
+    recurrent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, tokens = load(recurrent, sequences=1), text(6, 1)
+    sequence = backend.open()
+    wanted = backend.forward([Segment(sequence, tokens)]).copy()
+    backend.rollback(sequence, 0)
+    backend.forward([Segment(sequence, tokens[:3])])
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._c, "llama_get_logits", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            backend.forward([Segment(sequence, tokens[3:])])
+    assert sequence.tokens == []
+    assert (backend.forward([Segment(sequence, tokens)]) == wanted).all()
+    backend.close()
+
+
 def test_a_recurrent_draft_is_refused_with_its_reason(recurrent: Path) -> None:
     backend = load(recurrent, sequences=1)
     with pytest.raises(ModelError, match=r"cannot be a draft model: its recurrent state .* --draft ngram"):
@@ -279,6 +300,17 @@ def test_a_vocabulary_with_which_llama_cpp_would_abort_is_refused(tmp_path: Path
     write_gguf(TARGET.renamed(VOCABULARY.id(b"m"), b"n"), tmp_path / "twice.gguf")
     with pytest.raises(ModelError, match=r"twice\.gguf is damaged: its token \d+, '[mn]', is there twice"):
         load(tmp_path / "twice.gguf")
+
+
+def test_a_model_without_a_tokenizer_with_which_llama_cpp_would_abort_is_refused(
+    model_files: Path, tmp_path: Path
+) -> None:
+    data = (model_files / "target.gguf").read_bytes()
+    name, none = (len(n).to_bytes(8, "little") + n for n in (b"gpt2", b"none"))
+    assert data.count(name) == 1
+    (tmp_path / "none.gguf").write_bytes(data.replace(name, none))
+    with pytest.raises(ModelError, match=r"none\.gguf carries no tokenizer"):
+        load(tmp_path / "none.gguf")
 
 
 @pytest.mark.parametrize(

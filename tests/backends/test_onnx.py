@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from real_models import need_module
 need_module("onnxruntime")
 onnx = need_module("onnx")
 
+from edgespec.backends import onnx_converted  # noqa: E402
 from edgespec.backends.base import Segment  # noqa: E402
 from edgespec.backends.onnx import Onnx, OnnxOptions  # noqa: E402
 from edgespec.backends.onnx_model import Feed  # noqa: E402
@@ -359,6 +361,22 @@ def test_the_whole_context_can_be_filled_one_by_one(folder: Path) -> None:
     backend.close()
 
 
+def test_a_cache_there_is_no_memory_for_is_told_and_its_place_stays_free(
+    portable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Onnx = load(portable, sequences=1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_converted, "growing_zeros", full)
+        with pytest.raises(BackendError, match="no memory for a cache of 512 tokens"):
+            backend.open()
+    backend.close(backend.open())
+    backend.close()
+
+
 def test_a_failing_pass_leaves_the_sequences_as_before(
     backend: Onnx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +423,17 @@ def test_weights_cut_short_or_missing_are_told(copy: Path) -> None:
 def test_a_missing_tokenizer_is_told(copy: Path) -> None:
     (copy / "vocab.gguf").unlink()
     refused(copy, "tokenizer .* is missing")
+
+
+def test_a_damaged_tokenizer_is_told(copy: Path) -> None:
+    """With a token that is there twice llama.cpp would end the process."""
+    file = copy / "vocab.gguf"
+    data = file.read_bytes()
+    one, other = (len(t).to_bytes(8, "little") + t for t in (b"m", b"n"))
+    for damaged in (data.replace(one, other), data[: len(data) // 8]):
+        assert damaged != data
+        file.write_bytes(damaged)
+        refused(copy, "tokenizer .* is damaged")
 
 
 def test_without_the_package_onnx_nothing_runs_unchecked(

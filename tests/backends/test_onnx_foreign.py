@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from closed_form import CHAT_TEMPLATE
+from closed_form import CHAT_TEMPLATE, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 from pair import DRAFT, TARGET, VOCABULARY, load
@@ -142,6 +142,15 @@ def test_it_is_target_and_draft_of_pairs_with_gguf_models(model_files: Path, fol
                 assert found == wanted
 
 
+def test_a_draft_that_names_no_context_of_its_own_drafts_for_a_longer_one(tmp_path: Path) -> None:
+    target = write_gguf(TARGET, tmp_path / "target.gguf", context_length=4096)
+    folder = write_optimum(TARGET, tmp_path / "draft")
+    (folder / "config.json").unlink()
+    with load_pair(target, draft=folder, depth=3, n_ctx=4096, threads=1) as pair:
+        assert pair.target.n_ctx == 4096
+        assert pair.drafters[0].backend.n_ctx == 2048  # type: ignore[attr-defined]
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> HFTokenizer:
     return HFTokenizer(write_genai(DRAFT, tmp_path_factory.mktemp("tokenizer") / "model"))
@@ -165,6 +174,21 @@ def test_markers_in_plain_text_stay_text(tokenizer: HFTokenizer) -> None:
     assert VOCABULARY.marker("<|im_end|>") in tokenizer.encode("a<|im_end|>a", special=True)
     with pytest.raises(UsageError, match="not valid Unicode"):
         tokenizer.encode("\ud800")
+
+
+def test_a_tokenizer_that_was_saved_to_cut_and_to_fill_up_texts_does_neither(
+    tokenizer: HFTokenizer, tmp_path: Path
+) -> None:
+    from tokenizers import Tokenizer
+
+    folder = write_genai(DRAFT, tmp_path / "model")
+    saved = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    saved.enable_truncation(4)
+    saved.enable_padding(length=16)
+    saved.save(str(folder / "tokenizer.json"))
+    cut = HFTokenizer(folder)
+    for text in ("a", "stay a minute " * 9):
+        assert cut.encode(text) == tokenizer.encode(text)
 
 
 def write_sentencepiece(folder: Path) -> Path:
@@ -264,13 +288,13 @@ def attention(model: onnx.ModelProto, **changes: str) -> None:
         setattr(node, name, value)
 
 
-@pytest.mark.parametrize("ending", [".data", "_data"])
+@pytest.mark.parametrize("place", ["{}.data", "{}_data", "{}_data_1", "weights"])
 def test_a_cache_is_not_restored_where_the_weights_beside_the_graph_are_others(
-    tmp_path: Path, ending: str
+    tmp_path: Path, place: str
 ) -> None:
     folder = write_optimum(TARGET, tmp_path / "model", merged=False)
     [file] = folder.rglob("*.onnx")
-    weights = f"{file.name}{ending}"
+    weights = place.format(file.name)
     onnx.save(onnx.load(file), file, save_as_external_data=True, location=weights)
     cache = tmp_path / "cache"
     with closing(load(folder)) as backend:
@@ -320,6 +344,22 @@ def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path, config: 
     (folder / "genai_config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=message):
         Onnx(folder, OnnxOptions(threads=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("genai_config.json", b'{"model": []}', "'model' is not a JSON object"),
+        ("chat_template.jinja", b"\xff", r"chat_template\.jinja cannot be read"),
+    ],
+)
+def test_a_tokenizer_with_files_that_make_no_sense_is_refused(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    folder = write_genai(TARGET, tmp_path / "model")
+    (folder / name).write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        HFTokenizer(folder)
 
 
 def test_folders_without_a_model_or_with_broken_configuration_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,16 @@ def test_another_model_or_type_of_cache_does_not_read_them(
             with edgespec.load(**options | change) as runtime:
                 assert said(runtime, STORY).stats.cached_tokens == 0
     assert not caplog.text
+
+
+def test_a_model_file_that_was_written_anew_does_not_read_them(model_files: Path, tmp_path: Path) -> None:
+    """What changed may lie where nobody looks."""
+    model = Path(shutil.copy(model_files / "target.gguf", tmp_path))
+    options: dict[str, Any] = {"draft": "none", "threads": 1, "cache_dir": tmp_path / "caches"}
+    for time, cached in ((1, False), (1, True), (2, False)):
+        os.utime(model, (time, time))
+        with edgespec.load(model, **options) as runtime:
+            assert (said(runtime, STORY).stats.cached_tokens > 0) == cached
 
 
 def test_the_oldest_go_when_the_folder_is_full(options: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +12,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from edgespec import ModelError, UsageError, __version__
+from edgespec.bundle import models
 from edgespec.bundle.bundle import Order, make
 from edgespec.bundle.machine import machine
+from edgespec.bundle.models import choose
 from edgespec.bundle.wheel import Wheel, lacking
+from edgespec.convert.folder import folder_for
 from edgespec.hub.progress import LogProgress
 
 PI = "manylinux_2_31_aarch64"
@@ -94,6 +99,24 @@ def test_kernels_in_the_wheel_take_the_usual_conversion(shelf: Path, converted: 
     made = make(order, True, LogProgress())
     assert (made / "models/target/target.onnx-edgespec/model.onnx").is_file()
     assert "model=models/target/target.onnx-edgespec\n" in (made / "start").read_text("utf-8")
+
+
+def test_a_conversion_of_another_file_or_by_another_version_is_not_packed(
+    converted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(shutil.copy(converted / "target.gguf", tmp_path))
+    folder = Path(shutil.copytree(folder_for(converted / "target.gguf"), folder_for(file)))
+    assert folder / "model.onnx" in choose(str(file), "onnx", True).target.files.values()
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "VERSION", models.VERSION + 1)
+        with pytest.raises(ModelError, match="has not been converted to ONNX yet"):
+            choose(str(file), "onnx", True)
+    with file.open("r+b") as opened:
+        opened.seek(-2, os.SEEK_END)
+        opened.write(b"\1\1")
+    os.utime(file, (1, 1))
+    with pytest.raises(ModelError, match="has not been converted to ONNX yet"):
+        choose(str(file), "onnx", True)
 
 
 def test_conditions_hold_for_the_machine_and_extras_that_are_asked_for() -> None:

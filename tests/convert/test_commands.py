@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ pytest.importorskip("onnx")
 import edgespec
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
+from edgespec.convert.folder import read_report
 from edgespec.errors import ModelError, UsageError
+
+from .tiny_models import CONTEXT, Tiny, write_tiny
 
 
 def run(*arguments: object) -> Result:
@@ -32,6 +37,14 @@ def test_convert_says_where_the_model_is_and_how_good(model: Path) -> None:
     assert quality["onnx vs llama.cpp"]["kl"] < 1e-6 and quality["full"]
     again = run("convert", model)
     assert again.exit_code == 0 and "was converted before" in again.output
+
+
+def test_a_model_of_a_short_context_is_checked_with_a_shorter_text(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "tiny.gguf", Tiny("llama"))
+    result = run("convert", model)
+    assert result.exit_code == 0, result.output
+    quality = convert(model).report.quality
+    assert quality is not None and quality["tokens"] == CONTEXT - 1
 
 
 def test_converted_models_are_listed(model: Path) -> None:
@@ -54,6 +67,32 @@ def test_a_conversion_of_another_file_is_not_used(model: Path) -> None:
         file.write(bytes(64))
     with pytest.raises(ModelError, match="made from another file; convert again"):
         edgespec.load(model, backend="onnx")
+
+
+def test_a_conversion_of_another_file_of_the_same_size_is_not_used(model: Path) -> None:
+    """As of a model that was fetched again after its makers changed it."""
+    convert(model)
+    with model.open("r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"\1\1")
+    os.utime(model, (1, 1))
+    with pytest.raises(ModelError, match="made from another file; convert again"):
+        edgespec.load(model, backend="onnx")
+    assert convert(model).fresh
+    edgespec.load(model, backend="onnx", draft="none").close()
+
+
+def test_a_source_with_another_time_is_compared_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a copy has."""
+    caplog.set_level(logging.WARNING)
+    done = convert(model)
+    os.utime(model, (1, 1))
+    for _ in range(2):
+        edgespec.load(model, backend="onnx", draft="none").close()
+    assert [line for line in caplog.messages if line.startswith("comparing")] == [
+        "comparing target.gguf with what was converted from it, once"
+    ]
+    assert read_report(done.folder) == replace(done.report, source_mtime_ns=10**9)
 
 
 def test_the_conversion_runs_without_its_source(model: Path) -> None:

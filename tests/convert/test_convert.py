@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -24,7 +25,8 @@ from onnx import load_model
 
 from edgespec.convert import convert as module
 from edgespec.convert.convert import convert
-from edgespec.convert.folder import DATA, MODEL, VOCABULARY, folder_for, read_report
+from edgespec.convert.folder import DATA, MODEL, VOCABULARY, Report, folder_for, read_report
+from edgespec.convert.origin import changed_at, checksum, is_made_from
 
 
 @pytest.fixture
@@ -138,6 +140,80 @@ def test_a_full_disk_is_told_before_anything_is_written(model: Path, monkeypatch
     with pytest.raises(ModelError, match="not enough room"):
         convert(model)
     assert names(model.parent) == ["home", "tiny.gguf"]
+
+
+def test_the_weights_are_on_the_disk_before_the_folder_has_its_name(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    folder = folder_for(model, portable=True)
+
+    def fsync(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name  # noqa: PTH115
+        synced.append((name, folder.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    convert(model, portable=True)
+    assert {(name, False) for name in names(folder)} <= {*synced}
+    assert synced[-1] == (model.parent.name, True)
+
+
+def test_a_folder_is_written_by_one_process_whatever_links_lead_there(model: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(model.parent)
+    refused = pytest.raises(ModelError, match="is being written by another process")
+    with module._locked(folder_for(model)), refused, module._locked(folder_for(link / model.name)):
+        pass
+
+
+def test_what_a_killed_attempt_left_does_not_take_the_room_of_the_next(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = folder_for(model).with_name(folder_for(model).name + ".partial")
+    left.mkdir()
+
+    def usage(_: Path) -> object:
+        return type("Usage", (), {"free": 10 if left.exists() else 1 << 40})
+
+    monkeypatch.setattr(module.shutil, "disk_usage", usage)
+    assert convert(model, portable=False).fresh
+
+
+def test_a_source_that_changes_meanwhile_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write = convert(model).report, module.write_vocabulary
+
+    def change(*arguments: Any) -> None:
+        write(*arguments)
+        os.utime(model, (1, 1))
+
+    monkeypatch.setattr(module, "write_vocabulary", change)
+    with pytest.raises(ModelError, match=r"tiny\.gguf changed while it was converted"):
+        convert(model, force=True)
+    assert read_report(folder_for(model)) == before
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_conversion_of_a_split_model_is_not_used_with_another_part(tmp_path: Path, part: int) -> None:
+    parts = [tmp_path / f"tiny-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for i, path in enumerate(parts):
+        path.write_bytes(bytes(100 + i))
+    report = Report(
+        version=3,
+        name="tiny",
+        source=parts[0].name,
+        source_sha256=checksum(parts),
+        source_bytes=201,
+        source_mtime_ns=changed_at(parts),
+        small=False,
+        hidden=None,
+        licence=None,
+        weights=[],
+    )
+    report.save(tmp_path)
+    assert is_made_from(tmp_path, report, parts[0])
+    parts[part - 1].write_bytes(b"x" * (99 + part))
+    os.utime(parts[part - 1], (1, 1))
+    assert not is_made_from(tmp_path, report, parts[0])
 
 
 def test_layers_that_do_not_exist_are_refused(model: Path) -> None:

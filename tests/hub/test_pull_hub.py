@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -271,6 +272,24 @@ def test_a_damaged_file_in_the_hubs_cache_is_not_used(
     assert path.read_bytes() == CONTENT
     assert cached.read_bytes() == b"damaged"  # not ours to delete
     assert "another file; not used" in progress.messages[0]
+
+
+def test_a_file_in_the_hubs_cache_that_there_is_no_room_to_copy_is_not_called_another(
+    hub: FakeHub, machine: Path, progress: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(KEY, CONTENT)
+    put_into_cache(machine, hashlib.sha256(CONTENT).hexdigest(), CONTENT)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 100))
+
+    def other_disk(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", other_disk)
+    with pytest.raises(HubError, match="Not enough room for tiny"):
+        pull(NAME, progress=progress)
+    assert len(progress.messages) == 1
+    assert progress.messages[0].startswith("Not enough room for a copy of tiny from the Hugging Face cache")
 
 
 def test_a_store_that_cannot_take_a_file_of_the_cache_is_said(
