@@ -42,3 +42,15 @@ def test_elsewhere_the_second_one_is_not_waited_for(endless: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             follow(answer, PromptProgress())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_in_the_background_where_it_is_ignored_it_stays_so(endless: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with edgespec.load(endless, draft="ngram", threads=1) as runtime:
+            answer = runtime.stream("stay", max_tokens=20, on_round=press_twice)
+            follow(answer, PromptProgress())
+        assert answer.finish_reason == "length"
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
