@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from waiting import PATIENCE
 
@@ -198,6 +199,21 @@ def test_an_interrupt_anywhere_is_130(ended: Ended, monkeypatch: pytest.MonkeyPa
     assert ended(["run", "stay"])[0] == 130
 
 
+def test_an_interrupt_at_a_question_is_130_too(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    def asking(**_: object) -> None:
+        click.confirm("Sure?", abort=True, err=True)
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    monkeypatch.setattr(run, "callback", asking)
+    assert ended(["run", "stay"])[0] == 130
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    code, _, err = ended(["run", "stay"])
+    assert (code, err.endswith("edgespec: aborted\n")) == (1, True)
+
+
 def test_help_offers_the_kv_types_there_are() -> None:
     option = next(p for p in run.params if p.name == "kv_type")
     assert list(option.type.choices) == list(KV_TYPES)  # type: ignore[attr-defined]
@@ -220,10 +236,17 @@ CLOSED = (
     ("models >&- <&-", 1, "edgespec: stdout is closed, so there is nowhere to write to\n"),
     ("run MODEL stay --max-tokens 2 2>&-", 0, ""),
 )
+FULL = "edgespec: No space left on device\n"
+FULL_DISK = (
+    ("run MODEL stay --max-tokens 2 >/dev/full", 1, FULL),
+    ("models >/dev/full", 1, FULL),
+    ("models --json >/dev/full", 1, FULL),
+    ("--help >/dev/full", 1, FULL),
+)
 
 
-@pytest.mark.parametrize(("words", "code", "said"), CLOSED)
-def test_closed_streams_are_no_bug(
+@pytest.mark.parametrize(("words", "code", "said"), CLOSED + FULL_DISK)
+def test_streams_that_are_closed_or_full_are_no_bug(
     environment: dict[str, str], endless: Path, words: str, code: int, said: str
 ) -> None:
     line = f"{shlex.join(COMMAND)} {words.replace('MODEL', shlex.quote(str(endless)))}"
