@@ -291,3 +291,10 @@ def test_a_schema_nested_too_deeply_is_refused(failed: Failed, tmp_path: Path) -
     code, message = failed(["run", "smollm2-135m", "hi", "--json-schema", schema])
     assert code == 2
     assert "nested too deeply" in message
+
+
+def test_a_schema_that_says_something_twice_is_refused(failed: Failed, tmp_path: Path) -> None:
+    (schema := tmp_path / "schema.json").write_text('{"items": {"type": "null", "type": "array"}}')
+    code, message = failed(["run", "smollm2-135m", "hi", "--json-schema", schema])
+    assert code == 2
+    assert "'type' stands twice in one object" in message
