@@ -26,7 +26,7 @@ def open_pair(
     if pair is None:
         note(f"using {describe(runtime)}, the best pair on this machine")
     if loading["draft"] == "rules" and loading["depth"] != 0 and asked is None:
-        note("--draft rules drafts what a form such as --json-schema forces, and there is none: plain decoding")
+        note("--draft rules drafts what a form like --json-schema forces, and there is none: plain decoding")
     wanted = loading["depth"] != 0 and loading["draft"] not in ("none", "rules")
     if wanted and runtime.drafter is None and runtime.target.capabilities.rollback:  # else it said why
         note(f"{runtime.name} has no draft: plain decoding (--draft NAME or --draft ngram speeds it up)")
