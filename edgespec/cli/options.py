@@ -47,12 +47,17 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json(context: click.Context, option: click.Parameter, path: str | None) -> Any:
     text = _text(context, option, path)
+    if text is None:
+        return None
     try:
-        return None if text is None else json.loads(text, object_pairs_hook=_each_once)
+        found = json.loads(text, object_pairs_hook=_each_once)
     except ValueError as error:
         raise click.BadParameter(f"{path} is not valid JSON: {error}", context, option) from None
     except RecursionError:
         raise click.BadParameter(f"{path} is nested too deeply; flatten it", context, option) from None
+    if found is None:  # which would stand for no schema at all
+        raise click.BadParameter(f"{path} holds null, which is no JSON schema", context, option)
+    return found
 
 
 def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Sequence[str]:

@@ -293,8 +293,18 @@ def test_a_schema_nested_too_deeply_is_refused(failed: Failed, tmp_path: Path) -
     assert "nested too deeply" in message
 
 
-def test_a_schema_that_says_something_twice_is_refused(failed: Failed, tmp_path: Path) -> None:
-    (schema := tmp_path / "schema.json").write_text('{"items": {"type": "null", "type": "array"}}')
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"items": {"type": "null", "type": "array"}}', "'type' stands twice in one object"),
+        ("null", "holds null, which is no JSON schema"),
+        ("[1]", "json_schema is a list; it must be an object"),
+    ],
+)
+def test_a_file_that_is_no_schema_is_refused_and_not_passed_over(
+    failed: Failed, tmp_path: Path, text: str, said: str
+) -> None:
+    (schema := tmp_path / "schema.json").write_text(text)
     code, message = failed(["run", "smollm2-135m", "hi", "--json-schema", schema])
     assert code == 2
-    assert "'type' stands twice in one object" in message
+    assert said in message
