@@ -176,10 +176,12 @@ class Conversation:
         note(f"saved to {file}")
 
     def _load(self, name: str) -> None:
-        file = path_named(name)
+        file, before = path_named(name), self._session.system
         self._session.load(file)
         self._own_files.add(file.resolve())
         note(f"{len(self._session.messages)} messages loaded from {file}")
+        if self._session.system != before:
+            self._system("")
 
     def _stats(self, _: str) -> None:
         if self._last is not None:

@@ -103,7 +103,7 @@ def test_a_saved_conversation_goes_on_after_load(chat: Any, tmp_path: Path) -> N
     assert remarks(first)[:2] == [f"saved to {file}", f"saved to {file}"]
     saved = json.loads(file.read_text())
     assert [m["role"] for m in saved["messages"]] == ["user", "assistant"] * 3
-    again = chat("/system other", f"/load {file}", "/system", "/system you", "user")
+    again = chat("/system other", f"/load {file}", "/system you", "user")
     assert remarks(again)[1:3] == [f"6 messages loaded from {file}", "system message: none"]
     assert first.out.endswith(again.out)
     assert again.out
