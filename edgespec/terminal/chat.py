@@ -88,7 +88,8 @@ class Conversation:
         """Take entries until they end or the user quits. What goes wrong is said, and the chat goes on.
 
         Raises KeyboardInterrupt where an answer was stopped and nobody is there to type on: a pipe would go
-        on by itself."""
+        on by itself.
+        """
         while not self._over and (entry := source.read()) is not None:
             self.take(entry)
             if self._stopped and not source.typed:
