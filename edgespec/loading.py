@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from edgespec.backends.cache_folder import Folder
 from edgespec.backends.caches import Caches, Kept
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
-from edgespec.backends.saved_caches import Folder
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.device.power import MODES, threads_for
 from edgespec.drafters.base import Drafter

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from edgespec.backends.base import Backend, Copy, Sequence
+from edgespec.backends.cache_folder import Folder
 from edgespec.backends.prefix import common_prefix, usable
-from edgespec.backends.saved_caches import Folder
 from edgespec.errors import BackendError
 
 LITTLE = 32

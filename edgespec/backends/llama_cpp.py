@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.backends import saved_cache
+from edgespec.backends import llama_cache_file
 from edgespec.backends.base import Capabilities, Copy, Logits, Segment, Sequence, Step, Tokenizer
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
@@ -251,10 +251,10 @@ class LlamaCpp:
             self.rollback(sequence, length)
 
     def save(self, sequence: Sequence, file: Path) -> None:
-        saved_cache.write(self.copy(sequence), self._fingerprint, file)
+        llama_cache_file.write(self.copy(sequence), self._fingerprint, file)
 
     def restore(self, sequence: Sequence, file: Path) -> None:
-        copy, model = saved_cache.read(file)
+        copy, model = llama_cache_file.read(file)
         if model != self._fingerprint:
             raise BackendError(
                 f"{file.name} was saved with another model or adapter than {self.name}; delete it"

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from edgespec.chat.tools import END, TAG, CallForm
-from edgespec.grammar.constraint import SPELLING
+from edgespec.errors import UsageError
+from edgespec.grammar.constraint import SPELLING, enforceable
 
 Functions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """by name, the JSON schema of their arguments"""
 
 _BLANKS = r"[\s\x1c-\x1f]*"
 """what str.isspace() and str.lstrip() mean by white space"""
+_OBJECT: Mapping[str, Any] = {"type": "object", "x-guidance": SPELLING}
 
 
 def must_call(form: CallForm, functions: Functions, several: bool) -> str:
@@ -59,6 +61,15 @@ def may_call(functions: Functions, thinks: bool) -> str:
     return "\n".join(rules)
 
 
+def can_hold(schema: Mapping[str, Any]) -> bool:
+    """Whether calls can be held to this schema of a function's arguments. Raises BackendError without
+    llguidance."""
+    try:
+        return enforceable(_held(schema))
+    except UsageError:
+        return False
+
+
 def _calls(key: str, functions: Functions) -> list[str]:
     opening = f'{{{{"name": "{{}}", "{key}": '
     return [
@@ -89,4 +100,12 @@ def _quoted(text: str) -> str:
 
 
 def _spelled(schema: Mapping[str, Any]) -> str:
-    return json.dumps({"type": "object", **schema, "x-guidance": SPELLING})
+    return json.dumps(_held(schema))
+
+
+def _held(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What arguments are held to: objects of the schema, in one spelling. Raises UsageError without any."""
+    types = schema.get("type", "object")
+    if types != "object" and not (isinstance(types, list) and "object" in types):
+        raise UsageError(f"arguments are an object, and their schema wants the type {types!r}")
+    return {"type": "object", **schema, **_OBJECT}

@@ -98,7 +98,8 @@ class ChatSession:
         content = {"system": self.system, "messages": self.messages}
         partial = file.with_name(file.name + ".partial")
         try:
-            partial.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
+            text = json.dumps(content, ensure_ascii=False, indent=1)
+            partial.write_text(text, "utf-8", "backslashreplace")  # which is how JSON writes half a character
             partial.replace(file)
         except OSError as error:
             partial.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ def chat(
     """Talk with a model; /help, once inside, says how.
 
     PAIR is named as for `edgespec run`. In a pipe every line of stdin is a turn; the answers go to stdout,
-    and the exit code is 1 if a turn failed.
+    the exit code is 1 if a turn failed, and Ctrl-C ends it all.
     """
     from edgespec.terminal.chat import chat as converse
 

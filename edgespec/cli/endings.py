@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from typing import Any
@@ -29,6 +30,7 @@ class Group(click.Group):
             return super().main(*args, **options)
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
+            sys.stdout.flush()
         except click.ClickException as error:
             if isinstance(error, _NO_ARGUMENTS):
                 error.show()
@@ -36,12 +38,14 @@ class Group(click.Group):
             _say(error.format_message(), _help_hint(error))
             sys.exit(error.exit_code)
         except click.Abort as abort:
-            if isinstance(abort.__cause__, KeyboardInterrupt):
+            if isinstance(abort.__cause__ or abort.__context__, KeyboardInterrupt):  # at a question
                 sys.exit(INTERRUPTED)
             _say("aborted")
             sys.exit(FAILED)
-        except OSError as error:  # of --help and --version
-            _say(in_words(error))
+        except OSError as error:  # of --help and --version, and of what was still to be written
+            if not isinstance(error, BrokenPipeError):
+                _say(in_words(error))
+            _drop_unwritten()
             sys.exit(FAILED)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -59,6 +63,7 @@ class Group(click.Group):
             if ctx.params.get("debug"):
                 _show_traceback()
             _say(in_words(error))
+            _drop_unwritten()
             sys.exit(FAILED)
         except Exception as error:
             if ctx.params.get("debug"):
@@ -70,6 +75,15 @@ class Group(click.Group):
 
 def _say(message: str, hint: str = "") -> None:
     click.echo(f"edgespec: {one_line(f'{message} ({hint})' if hint else message)}", err=True)
+
+
+def _drop_unwritten() -> None:
+    """What stdout did not take is not tried again when Python ends, which would tell of it in its own words
+    and end with another code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_traceback() -> None:

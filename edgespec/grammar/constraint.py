@@ -21,8 +21,8 @@ SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 model loses itself in blanks. A schema can ask for others under "x-guidance"."""
 LONGEST = 1 << 17
 """bytes that may be forced at once: llguidance loses its way in more"""
-TRIES = 300
-"""parts of a refused schema that are looked at to find the one to blame"""
+TRIES, LOOKED_AT = 300, 1 << 24
+"""parts of a refused schema that are looked at to find the one to blame, and about how many bytes in all"""
 
 _DATA = {"const", "enum", "default", "examples", "required", "type"}
 """keywords of a schema that hold no schemas"""
@@ -64,7 +64,8 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
     _check_patterns(source)
     if why := _refusal(source):
         definitions = {name: value for name, value in whole.items() if name in _SHARED}
-        place = "/".join(["#", *_blame(whole, definitions, why, iter(range(TRIES)))])
+        tries = iter(range(min(TRIES, LOOKED_AT // len(source))))
+        place = "/".join(["#", *_blame(whole, definitions, why, tries)])
         raise UsageError(f"json_schema cannot be enforced, at {place}: {why}")
     return Constraint("json_schema", source)
 
@@ -150,6 +151,10 @@ def _from_schema(schema: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=32)  # programs that call models send the same tools with every turn
 def _refusal(source: str) -> str:
     """Why llguidance refuses a grammar, or that no text has it; empty if it does not."""
+    return _why_refused(source)
+
+
+def _why_refused(source: str) -> str:
     package = llguidance()
     refused, messages = package.LLMatcher.validate_grammar_with_warnings(source)
     if refused:
@@ -173,7 +178,7 @@ def _blame(schema: Any, definitions: Mapping[str, Any], why: str, tries: Iterato
     for path, part in _parts(schema):
         if next(tries, None) is None:
             return []
-        if _refusal(_from_schema({**definitions, **part})) == why:
+        if _why_refused(_from_schema({**definitions, **part})) == why:
             return [*path, *_blame(part, definitions, why, tries)]
     return []
 

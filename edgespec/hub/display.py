@@ -53,7 +53,7 @@ class BarProgress:
     """Shows a pull on stderr: messages as lines, the task at hand as a bar. A context manager."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, emoji=False)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),

@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from edgespec import __version__
-from edgespec.chat.call_grammar import may_call, must_call
+from edgespec.chat.call_grammar import can_hold, may_call, must_call
 from edgespec.device.memory import available_memory
 from edgespec.device.power import read_slowdown
 from edgespec.errors import BackendError, EdgespecError, UsageError
-from edgespec.grammar.constraint import enforceable, grammar
+from edgespec.grammar.constraint import grammar
 from edgespec.options import GenerateOptions
 from edgespec.server.answers import Answers, ChatForm, Form, TextForm
 from edgespec.server.errors import ApiError, as_api_error
@@ -193,7 +193,7 @@ def _schemas(asked: ChatRequest) -> dict[str, dict[str, Any]]:
     schemas = {}
     for function in (tool.function for tool in asked.demanded or asked.offered):
         schema = dict(function.parameters or {})
-        if not asked.demanded and not function.strict and not enforceable({"type": "object", **schema}):
+        if not asked.demanded and not function.strict and not can_hold(schema):
             schema = {}
         schemas[function.name] = schema
     return schemas

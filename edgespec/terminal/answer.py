@@ -22,7 +22,8 @@ def interruptible(generation: Generation, *, insistent: bool = True) -> Iterator
     """Within, Ctrl-C cancels the generation, which takes effect before the next forward pass:
     KeyboardInterrupt in the middle of one would leave the models' caches in an unknown state.
 
-    `insistent`: a second Ctrl-C does raise it, for those who will not use the models again.
+    `insistent`: a second Ctrl-C does raise it, for those who will not use the models again. Where the caller
+    ignores it, as shells do for what they run in the background, it stays ignored.
     """
     cancelled = False
 
@@ -33,7 +34,9 @@ def interruptible(generation: Generation, *, insistent: bool = True) -> Iterator
         cancelled = True
         generation.cancel()
 
-    before = signal.signal(signal.SIGINT, cancel)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, cancel)
     try:
         yield
     finally:

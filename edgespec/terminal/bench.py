@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -121,8 +122,11 @@ def _readable(file: Path) -> Path:
 
 
 def _check_writable(file: Path) -> None:
-    if file.is_dir() or not file.absolute().parent.is_dir():
+    folder = file.absolute().parent
+    if file.is_dir() or not folder.is_dir():
         raise UsageError(f"{file} cannot be written: it is a folder, or in one that is not there")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise UsageError(f"{file} cannot be written: Permission denied")
 
 
 def _plan(

@@ -70,7 +70,7 @@ class Conversation:
         self._report = report
         self._last: Generation | None = None
         self._own_files: set[Path] = set()
-        self._over = False
+        self._over = self._stopped = False
         self.failed = False
         """a turn or a command was refused or went wrong"""
         self._commands = {
@@ -85,9 +85,15 @@ class Conversation:
         }
 
     def converse(self, source: Lines) -> None:
-        """Take entries until they end or the user quits. What goes wrong is said, and the chat goes on."""
+        """Take entries until they end or the user quits. What goes wrong is said, and the chat goes on.
+
+        Raises KeyboardInterrupt where an answer was stopped and nobody is there to type on: a pipe would go
+        on by itself.
+        """
         while not self._over and (entry := source.read()) is not None:
             self.take(entry)
+            if self._stopped and not source.typed:
+                raise KeyboardInterrupt
 
     def take(self, entry: str) -> None:
         """One entry: a command or a turn."""
@@ -103,6 +109,7 @@ class Conversation:
         except Exception as error:
             self._went_wrong(f"this is a bug: {one_line(f'{type(error).__name__}: {error}')}")
         except KeyboardInterrupt:  # outside the models' work, which `follow` protects
+            self._stopped = True
             note("interrupted")
 
     def _went_wrong(self, what: str) -> None:
@@ -144,6 +151,7 @@ class Conversation:
         if not answer.text.endswith("\n"):
             write_stdout("\n")
         if answer.finish_reason == "cancelled":
+            self._stopped = True
             note("stopped")
         closing_remarks(answer, self._runtime.target.n_ctx, self._report, "raise --ctx, or /reset")
 
@@ -176,10 +184,12 @@ class Conversation:
         note(f"saved to {file}")
 
     def _load(self, name: str) -> None:
-        file = path_named(name)
+        file, before = path_named(name), self._session.system
         self._session.load(file)
         self._own_files.add(file.resolve())
         note(f"{len(self._session.messages)} messages loaded from {file}")
+        if self._session.system != before:
+            self._system("")
 
     def _stats(self, _: str) -> None:
         if self._last is not None:

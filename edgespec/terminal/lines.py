@@ -106,10 +106,10 @@ def _history() -> History:
 
 
 class _Forgiving(FileHistory):
-    """Goes on when the disk is full: a line that is not remembered must not end the chat."""
+    """Goes on when the disk is full or a line no text: one that is not remembered must not end the chat."""
 
     def store_string(self, string: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             super().store_string(string)
 
 

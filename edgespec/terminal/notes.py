@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from edgespec.terminal.visible import shorten, visible
@@ -29,8 +30,13 @@ def in_words(error: OSError | MemoryError) -> str:
 
 def dim(text: str) -> str:
     """For stderr."""
-    plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or _dumb()
     return text if plain else f"\x1b[2m{text}\x1b[0m"
+
+
+def _dumb() -> bool:
+    """Whether the terminal does nothing but print what it gets."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def policy_notes(policy: Policy) -> Callable[[Round], None]:
@@ -54,9 +60,10 @@ class PromptProgress:
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        if done < total - 1 and sys.stderr.isatty():
+        if done < total - 1 and sys.stderr.isatty() and not _dumb():
             self._shown = True
-            self._write(dim(f"reading the prompt: {done} of {total} tokens"))
+            said = f"reading the prompt: {done} of {total} tokens"
+            self._write(dim(said[: get_terminal_size().columns - 1]))  # a line that wraps cannot be cleared
 
     def clear(self) -> None:
         """Before anything else is written."""

@@ -21,10 +21,12 @@ def open_pair(
         raise UsageError("--raw uses no chat template, so --chat-template has no place; leave one out")
     sampling: dict[str, Any] = {k: v for k, v in generating.items() if k in SamplingOptions.__annotations__}
     SamplerSettings(**sampling)
-    form(generating)
+    asked = form(generating)
     runtime = load(pair, **loading)
     if pair is None:
         note(f"using {describe(runtime)}, the best pair on this machine")
+    if loading["draft"] == "rules" and loading["depth"] != 0 and asked is None:
+        note("--draft rules drafts what a form like --json-schema forces, and there is none: plain decoding")
     wanted = loading["depth"] != 0 and loading["draft"] not in ("none", "rules")
     if wanted and runtime.drafter is None and runtime.target.capabilities.rollback:  # else it said why
         note(f"{runtime.name} has no draft: plain decoding (--draft NAME or --draft ngram speeds it up)")

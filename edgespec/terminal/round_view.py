@@ -72,16 +72,16 @@ def view(finished: Round, tokenizer: Tokenizer, greedy: bool) -> RoundView:
         if not greedy:
             q = 1.0 if node.q is None else node.q.prob(node.token)
             p = finished.p[i].prob(node.token) if i < len(finished.p) else None
-        drafted.append(Drafted(node.token, visible(node.token, tokenizer), verdict, p, q))
+        drafted.append(Drafted(node.token, visible_token(node.token, tokenizer), verdict, p, q))
     added = None
     if not any(tokenizer.is_end(token.id) for token in finished.emitted[:-1]):
         last = finished.emitted[-1]
         p = None if greedy else finished.p[-1].prob(last.id)
-        added = Added(last.id, visible(last.id, tokenizer), last.origin, p)
+        added = Added(last.id, visible_token(last.id, tokenizer), last.origin, p)
     return RoundView(drafted, added, finished.draft_seconds, finished.verify.seconds, finished.seconds)
 
 
-def visible(token: int, tokenizer: Tokenizer) -> str:
+def visible_token(token: int, tokenizer: Tokenizer) -> str:
     """A token's text with its white space to be seen; bytes that are no whole character as \\xNN."""
     text = tokenizer.vocabulary()[token].decode("utf-8", "backslashreplace")
     shown = "".join(

@@ -7,14 +7,16 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from real_models import need, need_module
 
 from edgespec.backends.base import Tokenizer
 from edgespec.backends.vocabulary_model import VocabularyModel
-from edgespec.chat.call_grammar import may_call
+from edgespec.chat.call_grammar import can_hold, may_call, must_call
 from edgespec.chat.tools import CallReader
+from edgespec.errors import UsageError
 from edgespec.grammar.constraint import Constraint, grammar
 from edgespec.grammar.matcher import Grammars
 from edgespec.grammar.thoughts import after_thoughts
@@ -112,3 +114,16 @@ def test_only_a_call_that_was_opened_must_go_on(
     assert matcher.allows(path)
     may_end = any(map(tokenizer.is_end, matcher.allowed(path).nonzero()[0]))
     assert may_end == ends
+
+
+def test_arguments_are_an_object_whatever_else_a_schema_allows() -> None:
+    either: dict[str, Any] = {"type": ["object", "null"], "properties": {}}
+    assert can_hold(either)
+    assert '"type": "object"' in must_call("tags", {"f": either}, several=False)
+    none: list[dict[str, Any]] = [{"type": "array"}, {"type": ["string", "null"]}]
+    for schema in none:
+        assert not can_hold(schema)
+        with pytest.raises(UsageError, match="arguments are an object, and their schema wants"):
+            must_call("tags", {"f": schema}, several=False)
+    assert not can_hold({"enum": [1, "a"]})
+    assert not can_hold({"x-guidance": {"lenient": True}, "properties": {"a": {"not": {}}}})

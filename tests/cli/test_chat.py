@@ -103,10 +103,18 @@ def test_a_saved_conversation_goes_on_after_load(chat: Any, tmp_path: Path) -> N
     assert remarks(first)[:2] == [f"saved to {file}", f"saved to {file}"]
     saved = json.loads(file.read_text())
     assert [m["role"] for m in saved["messages"]] == ["user", "assistant"] * 3
-    again = chat("/system other", f"/load {file}", "/system", "/system you", "user")
+    again = chat("/system other", f"/load {file}", "/system you", "user")
     assert remarks(again)[1:3] == [f"6 messages loaded from {file}", "system message: none"]
     assert first.out.endswith(again.out)
     assert again.out
+
+
+def test_half_a_character_in_a_conversation_is_saved_as_it_was_loaded(chat: Any, tmp_path: Path) -> None:
+    content = {"system": "half \udce9", "messages": []}
+    (tmp_path / "first").write_text(json.dumps(content))
+    remarks(chat(f"/load {tmp_path / 'first'}", f"/save {tmp_path / 'second'}"))
+    assert json.loads((tmp_path / "second").read_text()) == content
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_files_that_cannot_be_saved_or_loaded(chat: Any, tmp_path: Path) -> None:
@@ -297,3 +305,12 @@ def test_a_full_disk_costs_the_history_and_not_the_chat(
     (tmp_path / "edgespec" / "chat-history").mkdir()  # refuses to be written
     history.append_string("stay")
     assert history.get_strings() == ["stay"]
+
+
+def test_a_line_that_is_no_text_is_not_remembered_and_does_not_end_the_chat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for line in ("half \udce9", "stay"):  # a terminal may send bytes that are none of its encoding's
+        _history().append_string(line)
+    assert "\n+stay\n" in (tmp_path / "edgespec" / "chat-history").read_text()

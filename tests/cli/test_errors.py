@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from waiting import PATIENCE
 
@@ -198,6 +199,21 @@ def test_an_interrupt_anywhere_is_130(ended: Ended, monkeypatch: pytest.MonkeyPa
     assert ended(["run", "stay"])[0] == 130
 
 
+def test_an_interrupt_at_a_question_is_130_too(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    def asking(**_: object) -> None:
+        click.confirm("Sure?", abort=True, err=True)
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    monkeypatch.setattr(run, "callback", asking)
+    assert ended(["run", "stay"])[0] == 130
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    code, _, err = ended(["run", "stay"])
+    assert (code, err.endswith("edgespec: aborted\n")) == (1, True)
+
+
 def test_help_offers_the_kv_types_there_are() -> None:
     option = next(p for p in run.params if p.name == "kv_type")
     assert list(option.type.choices) == list(KV_TYPES)  # type: ignore[attr-defined]
@@ -220,10 +236,17 @@ CLOSED = (
     ("models >&- <&-", 1, "edgespec: stdout is closed, so there is nowhere to write to\n"),
     ("run MODEL stay --max-tokens 2 2>&-", 0, ""),
 )
+FULL = "edgespec: No space left on device\n"
+FULL_DISK = (
+    ("run MODEL stay --max-tokens 2 >/dev/full", 1, FULL),
+    ("models >/dev/full", 1, FULL),
+    ("models --json >/dev/full", 1, FULL),
+    ("--help >/dev/full", 1, FULL),
+)
 
 
-@pytest.mark.parametrize(("words", "code", "said"), CLOSED)
-def test_closed_streams_are_no_bug(
+@pytest.mark.parametrize(("words", "code", "said"), CLOSED + FULL_DISK)
+def test_streams_that_are_closed_or_full_are_no_bug(
     environment: dict[str, str], endless: Path, words: str, code: int, said: str
 ) -> None:
     line = f"{shlex.join(COMMAND)} {words.replace('MODEL', shlex.quote(str(endless)))}"
@@ -268,3 +291,20 @@ def test_a_schema_nested_too_deeply_is_refused(failed: Failed, tmp_path: Path) -
     code, message = failed(["run", "smollm2-135m", "hi", "--json-schema", schema])
     assert code == 2
     assert "nested too deeply" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"items": {"type": "null", "type": "array"}}', "'type' stands twice in one object"),
+        ("null", "holds null, which is no JSON schema"),
+        ("[1]", "json_schema is a list; it must be an object"),
+    ],
+)
+def test_a_file_that_is_no_schema_is_refused_and_not_passed_over(
+    failed: Failed, tmp_path: Path, text: str, said: str
+) -> None:
+    (schema := tmp_path / "schema.json").write_text(text)
+    code, message = failed(["run", "smollm2-135m", "hi", "--json-schema", schema])
+    assert code == 2
+    assert said in message

@@ -16,7 +16,7 @@ from edgespec.decoding.sampling import Distribution, point_mass
 from edgespec.decoding.stopping import Token
 from edgespec.drafters.base import Node
 from edgespec.terminal.painting import Painter
-from edgespec.terminal.round_view import RoundView, view, visible
+from edgespec.terminal.round_view import RoundView, view, visible_token
 
 ID_A, ID_I, ID_M = (VOCABULARY.id(piece) for piece in (b"a", b"i", b"m"))
 END = VOCABULARY.marker("<|im_end|>")
@@ -85,9 +85,9 @@ def test_greedy_rounds_have_no_probabilities(target: LlamaCpp) -> None:
 
 
 def test_white_space_and_lone_bytes_can_be_seen(target: LlamaCpp) -> None:
-    assert visible(VOCABULARY.id(b" a"), target.tokenizer) == "·a"
-    assert visible(VOCABULARY.id(b"\n"), target.tokenizer) == "⏎"
-    assert visible(VOCABULARY.id(b"\xe2"), target.tokenizer) == "\\xe2"
+    assert visible_token(VOCABULARY.id(b" a"), target.tokenizer) == "·a"
+    assert visible_token(VOCABULARY.id(b"\n"), target.tokenizer) == "⏎"
+    assert visible_token(VOCABULARY.id(b"\xe2"), target.tokenizer) == "\\xe2"
 
 
 def test_marks_where_there_is_no_colour(target: LlamaCpp) -> None:

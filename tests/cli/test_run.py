@@ -173,6 +173,15 @@ def test_a_model_without_a_draft_says_that_it_decodes_plainly(edgespec: Edgespec
     assert edgespec(*words, "--depth", 0).err == ""
 
 
+def test_the_rules_drafter_without_a_form_says_that_it_has_nothing_to_draft(
+    edgespec: Edgespec, endless: Path
+) -> None:
+    words = ("run", endless, "stay", "--draft", "rules", "--max-tokens", 3)
+    assert "forces, and there is none: plain decoding" in edgespec(*words).err
+    assert edgespec(*words, "--regex", "[a-z ]*").err == ""
+    assert edgespec(*words, "--depth", 0).err == ""
+
+
 def test_without_a_pair_the_best_on_disk_is_used_and_named(
     edgespec: Edgespec, endless: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

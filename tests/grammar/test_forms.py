@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.grammar.constraint import enforceable, json_schema
+from edgespec.grammar.constraint import _refusal, enforceable, json_schema
 
 PROMPT = "stay"
 
@@ -94,6 +94,17 @@ def test_what_is_enforceable_is_what_is_taken_as_a_form(refused: dict[str, Any])
         with pytest.raises(edgespec.UsageError):
             json_schema(schema)
     assert enforceable({"pattern": "a{1000}"})
+
+
+def test_the_search_for_the_part_to_blame_forgets_no_other_form() -> None:
+    good: dict[str, Any] = {"properties": {"a": {"type": "null"}}}
+    known: dict[str, Any] = {f"p{i}": {"type": "null"} for i in range(40)}
+    json_schema(good)
+    with pytest.raises(edgespec.UsageError, match="at #/properties/z: Unimplemented"):
+        json_schema({"properties": {**known, "z": {"not": {}}}})
+    hits = _refusal.cache_info().hits
+    json_schema(good)
+    assert _refusal.cache_info().hits == hits + 1
 
 
 @pytest.mark.parametrize("form", [{"regex": "a"}, {"json_schema": {}}, {"grammar": 'start: "a"'}])

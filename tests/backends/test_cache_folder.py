@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.backends.saved_caches import Folder
+from edgespec.backends.cache_folder import Folder
 from edgespec.errors import UsageError
 
 STORY = "stay " * 150

@@ -1,0 +1,36 @@
+"""Remarks on stderr, at terminals of several kinds."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from edgespec.terminal.notes import PromptProgress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    """What a long prompt shows."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    progress = PromptProgress()
+    progress(512, 1218)
+    progress.clear()
+    return terminal.getvalue()
+
+
+def test_progress_fits_into_the_line_or_it_could_not_be_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"TERM": "xterm", "NO_COLOR": "1"}
+    whole = shown(monkeypatch, **options, COLUMNS="80")
+    assert whole == "\r\x1b[Kreading the prompt: 512 of 1218 tokens\r\x1b[K"
+    assert shown(monkeypatch, **options, COLUMNS="20") == "\r\x1b[Kreading the prompt:\r\x1b[K"
+
+
+def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, TERM="dumb") == ""
