@@ -248,6 +248,20 @@ def test_what_a_model_that_loops_writes_is_shown(desk: ChatPage, text: str) -> N
     assert text in shown
 
 
+def test_lists_keep_their_numbers_and_tables_their_columns(desk: ChatPage) -> None:
+    """A list that code stands in the midst of is two to a browser."""
+    found = desk.script(
+        """return import('/page/markdown.js').then(({Markdown}) => {
+            const box = document.createElement('div');
+            new Markdown(box).show(arguments[0]);
+            const all = (selector, name) => [...box.querySelectorAll(selector)].map(e => e[name]);
+            return [all('ol', 'start'), all('td', 'align')];
+        })""",
+        "1. one\n\n```\ncode\n```\n\n2. two\n\n| a | b | c |\n|:-:|--:|---|\n| 1 | 2 | 3 |\n",
+    )
+    assert found == [[1, 2], ["center", "right", ""]]
+
+
 def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:
     page = desk
 
