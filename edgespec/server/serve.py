@@ -93,7 +93,6 @@ def serve(
             metrics,
             queue=serving.queue,
             idle_unload=serving.idle_unload,
-            chat_template=loading.get("chat_template"),
         )
         try:
             port = listening.getsockname()[1]

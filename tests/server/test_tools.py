@@ -52,7 +52,7 @@ def server() -> Iterator[Server]:
     def load() -> edgespec.Runtime:
         return edgespec.load(name, draft="ngram", depth=4, n_ctx=1024, chat_template=TEMPLATE)
 
-    with served(load, chat_template=TEMPLATE) as running:
+    with served(load) as running:
         yield running
 
 
