@@ -125,7 +125,7 @@ class Shelf:
         """Keep a sequence's cache, or a copy, which goes there for it, unless it alone is beyond the budget.
         What it begins with needs no file any more. used: when it was, in seconds: what was not used for
         longest goes first."""
-        partial = self._path / f"{os.getpid()}.new"
+        partial = self._path / f"{os.getpid()}{id(self)}.new"  # several runtimes may close at the same time
         try:
             if copy is not None:
                 self._backend.paste(sequence, copy, len(copy.tokens))
