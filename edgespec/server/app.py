@@ -168,11 +168,13 @@ class Service:
 
     async def stats(self, request: Request) -> Response:
         turns, kept = self._turns, self._turns.kept
+        about = asdict(turns.about)
+        del about["pair"]  # it may be a path, which tells more about this machine than clients need to know
         return JSONResponse(
             {
                 "version": __version__,
                 "model": self._model,
-                **asdict(turns.about),
+                **about,
                 "loaded": turns.loaded,
                 "answering": turns.answering,
                 "waiting": turns.waiting,
