@@ -33,8 +33,6 @@ USUAL_PARALLEL = 4
 USUAL_CACHE = 1024
 """MB"""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
-CONNECTIONS = 512
-"""open at once; more are answered by 503"""
 KEEP_ALIVE = 60
 """seconds that an idle connection stays open: longer than clients keep it (httpx, so OpenAI's, too: 5), lest
 one is closed while a request is on its way"""
@@ -103,7 +101,6 @@ def serve(
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=int(serving.grace) + 5,
                 ws="none",
