@@ -136,7 +136,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
-        if self.force_exit and self._loop is not None:  # from Python 3.12 on uvicorn waits for streams even so
+        if self.force_exit and self._loop is not None:  # Python 3.12 would wait for streams even so
             self._loop.call_soon_threadsafe(self._turns.cut_off)
 
 
