@@ -12,7 +12,7 @@ from typing import Any
 
 try:
     import llm
-    from llm.parts import TextPart
+    from llm.parts import ReasoningPart, TextPart
 except ImportError as error:
     raise ImportError(
         "edgespec's plugin for llm needs the package llm, 0.32 or newer: pip install -U llm"
@@ -58,8 +58,11 @@ class Pair(llm.Model):
         """The answer, token by token."""
         runtime = self._loaded()
         answer = runtime.stream(self._asked(prompt, runtime), **prompt.options.model_dump(exclude_none=True))
-        for token in answer:
-            yield token.text
+        try:
+            for token in answer:
+                yield token.text
+        finally:  # whoever reads no further shall not be in the way of other threads
+            answer.cancel()
         response.set_usage(input=answer.stats.prompt_tokens, output=answer.stats.tokens)
 
     def _loaded(self) -> Runtime:
@@ -70,6 +73,9 @@ class Pair(llm.Model):
             return self._runtime
 
     def _asked(self, prompt: llm.Prompt, runtime: Runtime) -> Any:
+        parts = [part for message in prompt.messages for part in message.parts]
+        if not all(isinstance(part, TextPart | ReasoningPart) for part in parts):  # another model's turns
+            raise llm.ModelError(f"{self.model_id} reads text only: no attachments, and no calls of tools")
         messages = [
             {
                 "role": message.role,

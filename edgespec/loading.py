@@ -96,7 +96,8 @@ def load(
     for name, value in {**numbers, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
         if name == "depth" and value == "auto":
             continue
-        if not (isinstance(value, int) or (value is None and name not in numbers)):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (whole or (value is None and name not in numbers)):
             raise UsageError(f"{name} is {value!r}; it must be a whole number")
     if parallel < 1 or min(cache_memory, cache_disk) < 0:
         raise UsageError("parallel must be at least 1, and cache_memory and cache_disk 0 or more bytes")

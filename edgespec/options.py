@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias, TypedDict
 
@@ -68,7 +68,9 @@ def request_of(options: Mapping[str, Any]) -> Request:
             )
     sampling = SamplerSettings(**{k: v for k, v in options.items() if k in _SAMPLING})
     rest = {k: v for k, v in options.items() if k in _REQUEST}
-    stop = rest.get("stop", ())
+    stop = rest.get("stop")
+    if not isinstance(stop, Iterable | None):
+        raise UsageError(f"stop is {stop!r}; it must be strings")
     rest["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
     return Request(sampling, constraint=form(options), **rest)
 

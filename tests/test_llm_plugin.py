@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -49,6 +50,20 @@ def test_a_conversation_is_remembered(model: Any) -> None:
     second = chat.prompt("What is my name?", **ASKED)
     second.text()
     assert second.input_tokens > first.input_tokens + first.output_tokens
+
+
+def test_an_answer_that_is_not_read_to_its_end_leaves_the_model_to_other_threads(model: Any) -> None:
+    pieces = iter(model.prompt("Count to a hundred.", temperature=0, max_tokens=200))
+    next(pieces)
+    pieces.close()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: model.prompt("Name a colour.", **ASKED).text()).result()
+
+
+def test_a_conversation_with_what_is_no_text_is_refused(model: Any) -> None:
+    said = llm.Message("user", [llm.parts.TextPart("What is this?"), llm.parts.AttachmentPart()])
+    with pytest.raises(llm.ModelError, match="text only"):
+        model.prompt("And now?", messages=[said], **ASKED).text()
 
 
 def test_options_are_taken_and_checked(model: Any) -> None:

@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import time
 
 from edgespec.backends.base import Backend, Copy, Sequence
 from edgespec.backends.fingerprint import fingerprint
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import BackendError, EdgespecError, UsageError
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".cache"
 _OWN = re.compile(r"[0-9a-f]{24}/([0-9a-f]{32}\.cache|[0-9]+\.new(\.partial)?)")
 """names of our files"""
+STALE = 600
+"""seconds: a file that is being saved, and did not grow for so long, is that of a process that was killed"""
 _LIBRARIES = ("edgespec", "llama-cpp-python", "onnxruntime")
 
 
@@ -66,12 +69,15 @@ class Folder:
         return Shelf(self, backend, self.path / sha256(repr(parts).encode()).hexdigest()[:24])
 
     def shrink(self) -> None:
-        """Keep to the budget."""
+        """Keep to the budget, without what a process that was killed had begun to save."""
         files = []
         for file in self._files():
             with suppress(OSError):  # another process may have removed it
                 status = file.stat()
-                files.append((status.st_mtime, status.st_size, file))
+                if file.suffix != SUFFIX and time() - status.st_mtime > STALE:
+                    file.unlink()
+                else:
+                    files.append((status.st_mtime, status.st_size, file))
         total = sum(size for _, size, _ in files)
         for _, size, file in sorted(files):
             if total <= self.budget:
@@ -97,6 +103,11 @@ class Shelf:
         found = map(_read_header, sorted(path.glob(f"*{SUFFIX}")))
         self.saved = [one for one in found if one is not None and len(one.tokens) <= backend.n_ctx]
 
+    def there(self) -> list[Saved]:
+        """What is saved: others that share the budget may have removed some since it was read."""
+        self.saved = [one for one in self.saved if one.file.exists()]
+        return self.saved
+
     def restore(self, saved: Saved, sequence: Sequence) -> None:
         """Fill a sequence with it; it stays empty where that fails."""
         try:
@@ -111,21 +122,26 @@ class Shelf:
             self._backend.rollback(sequence, 0)
             self._forget(saved)
 
-    def save(self, sequence: Sequence, copy: Copy | None) -> None:
-        """Keep a sequence's cache, or a copy, which goes there for it. What it begins with needs no file any
-        more."""
-        partial = self._path / f"{os.getpid()}.new"
+    def save(self, sequence: Sequence, copy: Copy | None, used: float) -> None:
+        """Keep a sequence's cache, or a copy, which goes there for it, unless it alone is beyond the budget.
+        What it begins with needs no file any more. used: when it was, in seconds: what was not used for
+        longest goes first."""
+        partial = self._path / f"{os.getpid()}{id(self)}.new"  # several runtimes may close at the same time
         try:
             if copy is not None:
                 self._backend.paste(sequence, copy, len(copy.tokens))
             self._path.mkdir(mode=0o700, exist_ok=True)
             self._backend.save(sequence, partial)
+            if (size := partial.stat().st_size) > self._folder.budget:  # all others would go for it, too
+                raise BackendError(f"it has {size} bytes; all may have {self._folder.budget} together")
+            os.utime(partial, (used, used))
             file = self._path / (_digest(partial) + SUFFIX)
             partial.replace(file)
         except (EdgespecError, OSError, MemoryError) as error:
             log.warning("a cache of %s was not saved: %s", self._backend.name, error)
             for left in self._path.glob(f"{partial.name}*"):
-                left.unlink(missing_ok=True)
+                with suppress(OSError):
+                    left.unlink()
             return
         for old in [one for one in self.saved if one.tokens == sequence.tokens[: len(one.tokens)]]:
             self._forget(old)

@@ -7,6 +7,7 @@ begins like it, such as a common system prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from time import time
 
 from edgespec.backends.base import Backend, Copy, Sequence
 from edgespec.backends.cache_folder import Folder
@@ -129,11 +130,17 @@ class Caches:
         if self._shelf is None or not self._idle:
             return
         spare = self._idle[0]  # it is saved first; then copies can be pasted there to be saved
-        held: list[Sequence | Copy] = [*self._idle, *self.kept.of(self.backend)]
-        for cache in held:
-            known = [one.tokens for one in self._shelf.saved]
+        copies = self.kept.of(self.backend)
+        held: list[tuple[int, Sequence | Copy]] = [*enumerate(self._idle, len(copies)), *enumerate(copies)]
+        now = time()
+        for place, cache in held:
+            used = now - (len(held) - place) / 1000  # in this order, as far as is known
+            known = [one.tokens for one in self._shelf.there()]
             if len(cache.tokens) > LITTLE and not any(_covers(tokens, cache.tokens) for tokens in known):
-                self._shelf.save(*((spare, cache) if isinstance(cache, Copy) else (cache, None)))
+                if isinstance(cache, Copy):
+                    self._shelf.save(spare, cache, used)
+                else:
+                    self._shelf.save(cache, None, used)
 
     def _usable(self, cache: Sequence | Copy, context: SequenceOf[int]) -> int:
         return usable(self.backend, cache.tokens, context)

@@ -76,12 +76,15 @@ def _unused_character(messages: Sequence[Message]) -> str:
 
 def _texts(value: Any) -> Iterator[str]:
     """Every text in a message, in whatever field, however deep."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from (text for item in value.items() for text in _texts(item))
-    elif isinstance(value, Sequence):
-        yield from (text for item in value for text in _texts(item))
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            rest += [*value.keys(), *value.values()]
+        elif isinstance(value, Sequence):
+            rest += value
 
 
 def _defuse(messages: Sequence[Message], markers: Sequence[str], sentinel: str) -> Sequence[Message]:

@@ -72,6 +72,9 @@ class Request:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number, or None")
+        for name in ("on_prompt", "on_round", "on_token"):
+            if not callable(getattr(self, name)):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a function")
         if not all(isinstance(text, str) for text in self.stop):
             raise UsageError(f"stop is {self.stop!r}; it must be strings")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:

@@ -164,6 +164,7 @@ class DraftModel:
 
     def _read(self) -> None:
         """A pass over what is missing of the context, and over guesses at what follows."""
+        self._state.checkpoint()
         known = len(self.sequence)
         missing = self._context[known:]
         lagged = 2 < len(missing) <= self.backend.max_rows

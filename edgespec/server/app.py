@@ -28,7 +28,7 @@ from edgespec.server.answers import Answers, ChatForm, Form, TextForm
 from edgespec.server.errors import ApiError, as_api_error
 from edgespec.server.exchange import ClientGone, EventStream, read_body, unless_gone
 from edgespec.server.fields import ChatRequest, Completing, CompletionRequest, parse
-from edgespec.server.guard import Guard
+from edgespec.server.guard import Crowd, Guard
 from edgespec.server.metrics import Counted, Metrics
 from edgespec.server.openapi import describe
 from edgespec.server.page import PREFIX, Page
@@ -46,6 +46,8 @@ class Limits:
     """web pages that may use it (CORS)"""
     max_body: int = 4 << 20
     """bytes"""
+    requests: int = 512
+    """at once, whatever they ask for"""
 
 
 class Service:
@@ -168,11 +170,13 @@ class Service:
 
     async def stats(self, request: Request) -> Response:
         turns, kept = self._turns, self._turns.kept
+        about = asdict(turns.about)
+        del about["pair"]  # it may be a path, which tells more about this machine than clients need to know
         return JSONResponse(
             {
                 "version": __version__,
                 "model": self._model,
-                **asdict(turns.about),
+                **about,
                 "loaded": turns.loaded,
                 "answering": turns.answering,
                 "waiting": turns.waiting,
@@ -227,6 +231,7 @@ def application(turns: Turns, metrics: Metrics, model: str, limits: Limits) -> S
     middleware = [
         Middleware(Counted, metrics=metrics, paths=frozenset(paths)),
         Middleware(Guard, key=limits.api_key, hosts=limits.hosts),
+        Middleware(Crowd, limit=limits.requests),
     ]
     if limits.origins:
         cors = Middleware(

@@ -389,11 +389,11 @@ def parse(model: type[Body], body: bytes) -> Body:
         raise ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
     try:
         given = from_json(body)
+        json.loads(body, object_pairs_hook=_refuse_repeated)  # it also takes fewer digits of a number
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
-    json.loads(body, object_pairs_hook=_refuse_repeated)
     for name in given:
         if name not in model.model_fields:
             raise _unknown(shorten(name))

@@ -1,4 +1,5 @@
-"""Who may ask: those with the key; without one, programs on this machine, but no web page they show."""
+"""Who may ask: those with the key; without one, programs on this machine, but no web page they show. And how
+many at once."""
 
 from __future__ import annotations
 
@@ -45,6 +46,30 @@ class Guard:
             return None
         message = "the API key is missing or wrong; send it as: Authorization: Bearer KEY"
         return ApiError(401, message, code="invalid_api_key")
+
+
+class Crowd:
+    """ASGI middleware that refuses requests beyond so many at once. Connections on which nobody asks for
+    anything do not count, as they would for uvicorn: strangers could keep everyone out with them."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+        self._here = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._here >= self._limit:
+            message = f"{self._here} requests are here already; try again later"
+            await ApiError(503, message, code="overloaded", retry_after=1).response()(scope, receive, send)
+            return
+        self._here += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._here -= 1
 
 
 def _without_port(host: str) -> str:

@@ -17,7 +17,7 @@ _REFUSALS = {
     "415": "The body is not application/json.",
     "429": "The queue is full; Retry-After says when to try again.",
     "500": "The model failed.",
-    "503": "The server ends, or the model cannot be loaded.",
+    "503": "The server ends or has too many requests at once, or the model cannot be loaded.",
 }
 
 _ERROR = {

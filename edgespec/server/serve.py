@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -32,8 +33,6 @@ USUAL_PARALLEL = 4
 USUAL_CACHE = 1024
 """MB"""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
-CONNECTIONS = 512
-"""open at once; more are answered by 503"""
 KEEP_ALIVE = 60
 """seconds that an idle connection stays open: longer than clients keep it (httpx, so OpenAI's, too: 5), lest
 one is closed while a request is on its way"""
@@ -92,7 +91,6 @@ def serve(
             metrics,
             queue=serving.queue,
             idle_unload=serving.idle_unload,
-            chat_template=loading.get("chat_template"),
         )
         try:
             port = listening.getsockname()[1]
@@ -103,7 +101,6 @@ def serve(
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=int(serving.grace) + 5,
                 ws="none",
@@ -124,8 +121,10 @@ class _Server(uvicorn.Server):
         self._turns = turns
         self._grace = grace
         self._ready = ready
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._ready()
 
@@ -134,6 +133,11 @@ class _Server(uvicorn.Server):
         cut = asyncio.get_running_loop().call_later(self._grace, self._turns.cut_off)
         await super().shutdown(sockets)
         cut.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.force_exit and self._loop is not None:  # Python 3.12 would wait for streams even so
+            self._loop.call_soon_threadsafe(self._turns.cut_off)
 
 
 def _check(serving: Serving) -> None:
@@ -148,8 +152,8 @@ def _check(serving: Serving) -> None:
         )
     if serving.api_key is not None and not (serving.api_key.isascii() and serving.api_key.isprintable()):
         raise UsageError("the API key has characters that HTTP cannot send; use letters, digits and signs")
-    if serving.api_key == "":
-        raise UsageError("the API key is empty; give one, or leave it out")
+    if serving.api_key is not None and (not serving.api_key or serving.api_key != serving.api_key.strip()):
+        raise UsageError("the API key is empty, or has blanks around it, which HTTP drops; give one without")
     if serving.cache_disk is not None and serving.cache_dir is None:
         raise UsageError("--cache-disk limits what is saved in --cache-dir; give that, too, or leave it out")
     if serving.name is not None and not serving.name.strip():

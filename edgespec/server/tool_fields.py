@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic_core import from_json
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -67,8 +67,8 @@ class ToolCall(Strict):
     def for_template(self) -> dict[str, Any]:
         """Templates write the arguments down as JSON themselves."""
         arguments: Any = self.function.arguments
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+        with suppress(ValueError):  # which is raised for what is nested too deeply, too
+            arguments = from_json(arguments)
         return {
             "id": self.id,
             "type": "function",

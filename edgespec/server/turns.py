@@ -137,18 +137,15 @@ class Ticket:
 class Answer:
     """The next answer that a ticket wishes for, in the making."""
 
-    def __init__(
-        self, ticket: Ticket, runtime: Runtime, template: str | None, on_round: Callable[[Round], None]
-    ) -> None:
-        """template: the chat template if it is not the model's. Raises ApiError, and what `Runtime.stream`
-        raises."""
+    def __init__(self, ticket: Ticket, runtime: Runtime, on_round: Callable[[Round], None]) -> None:
+        """Raises ApiError, and what `Runtime.stream` raises."""
         self._index, wish = ticket.wishes.popleft()
         self._ticket = ticket
         prompt = _tokenized(runtime, wish) if wish.tokens is None else wish.tokens
         options: GenerateOptions = {**wish.options, "on_round": on_round}
         self.generation = runtime.stream(prompt, **options)
         self._piece_of = runtime.target.tokenizer.piece
-        self._thinking = _thinking(runtime, template, wish, prompt)
+        self._thinking = _thinking(runtime, wish, prompt)
         ticket.tell(Started(self._index))
 
     def tell(self, released: Sequence[Token]) -> bool:
@@ -214,19 +211,16 @@ class Turns:
         *,
         queue: int,
         idle_unload: float | None = None,
-        chat_template: str | None = None,
     ) -> None:
         """Loads the models, and takes them over. Raises what `load` raises.
 
         queue: how many requests may wait, besides those that are answered. idle_unload: seconds without
-        a request after which the models leave memory until the next one; None: never. chat_template: the
-        one that `load` uses instead of the model's.
+        a request after which the models leave memory until the next one; None: never.
         """
         self._load = load
         self._observer = observer
         self._room = queue
         self._idle = idle_unload
-        self._template = chat_template
         self._changed = Condition()
         """guards all below"""
         self._waiting: deque[Ticket] = deque()
@@ -373,7 +367,7 @@ class Turns:
 
     def _begin(self, ticket: Ticket) -> Answer:
         """A ticket's next answer."""
-        answer = Answer(ticket, self._loaded(), self._template, self._observer.round)
+        answer = Answer(ticket, self._loaded(), self._observer.round)
         with self._changed:
             ticket.answer = answer
             if ticket.cancelled:
@@ -417,10 +411,9 @@ class Turns:
         return self._runtime
 
 
-def _thinking(runtime: Runtime, template: str | None, wish: Wish, prompt: Sequence[int]) -> Thinking | None:
+def _thinking(runtime: Runtime, wish: Wish, prompt: Sequence[int]) -> Thinking | None:
     """What takes thoughts out of the answer, for models whose chat template knows of such."""
-    template = template or runtime.target.chat_template
-    if not wish.is_chat or not knows_thoughts(template):
+    if not wish.is_chat or not knows_thoughts(runtime.chat_template):
         return None
     return Thinking(begun=opens_thoughts(prompt, runtime.target.tokenizer))
 

@@ -12,7 +12,7 @@ import pytest
 
 import edgespec
 from edgespec.backends.cache_folder import Folder
-from edgespec.errors import UsageError
+from edgespec.errors import BackendError, UsageError
 
 STORY = "stay " * 150
 BACKENDS = ["llama.cpp", "onnx"]
@@ -132,6 +132,60 @@ def test_the_oldest_go_when_the_folder_is_full(options: dict[str, Any]) -> None:
     assert files(options) == []
 
 
+def test_the_conversation_that_was_used_last_is_the_last_to_go(options: dict[str, Any]) -> None:
+    lone = options | {"draft": "none", "depth": "auto"}
+
+    def talk(**more: Any) -> None:
+        with edgespec.load(**lone | more) as runtime:
+            said(runtime, STORY)
+            said(runtime, "tim " * 100)  # in the only sequence, of which the other is a copy by now
+
+    talk()
+    sizes = [file.stat().st_size for file in files(options)]
+    for file in files(options):
+        file.unlink()
+    talk(cache_disk=sum(sizes) - 1)
+    assert [file.stat().st_size for file in files(options)] == [min(sizes)]
+    with edgespec.load(**lone) as runtime:
+        assert said(runtime, "tim " * 100).stats.cached_tokens > 0
+
+
+def test_what_is_larger_than_all_may_be_leaves_the_others(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    lone = options | {"draft": "none", "depth": "auto"}
+    with edgespec.load(**lone) as runtime:
+        said(runtime, "tim " * 100)
+    [small] = files(options)
+    with edgespec.load(**lone | {"cache_disk": small.stat().st_size}) as runtime:
+        said(runtime, STORY)
+    assert files(options) == [small]
+    assert "was not saved" in caplog.text
+
+
+def test_what_another_process_removed_is_saved_again(options: dict[str, Any]) -> None:
+    for _ in range(2):
+        with edgespec.load(**options) as runtime:
+            said(runtime, STORY)
+            for file in files(options):
+                file.unlink()
+        assert len(files(options)) == 2  # the target's, and the draft's
+
+
+def test_what_a_process_that_was_killed_had_begun_to_save_is_removed(tmp_path: Path) -> None:
+    (shelf := tmp_path / ("a" * 24)).mkdir()
+    tmp_path.chmod(0o700)
+    saved, begun = shelf / ("b" * 32 + ".cache"), shelf / "123.new.partial"
+    for file in (saved, begun):
+        file.write_bytes(b"1234")
+    Folder(tmp_path, 100, "")
+    assert begun.exists()  # somebody may be at it
+    for file in (saved, begun):
+        os.utime(file, (0, 0))
+    Folder(tmp_path, 100, "")
+    assert saved.exists() and not begun.exists()
+
+
 def test_only_files_of_its_own_are_counted_and_removed(tmp_path: Path) -> None:
     (shelf := tmp_path / ("a" * 24)).mkdir()
     tmp_path.chmod(0o700)
@@ -180,3 +234,18 @@ def test_what_cannot_be_written_is_logged_and_leaves_nothing(
         monkeypatch.setattr(Path, "replace", full)
     assert "No space left on device" in caplog.text
     assert files(options) == []
+
+
+def test_what_can_be_neither_written_nor_removed_leaves_the_models_to_be_freed(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    runtime = edgespec.load(**options)
+    said(runtime, STORY)
+    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    runtime.close()
+    with pytest.raises(BackendError, match="is closed"):
+        runtime.target.open()

@@ -182,6 +182,13 @@ def test_markers_in_a_message_become_text_in_a_real_tokenizer(target: LlamaCpp) 
     assert "user\nas" in shown(target, tokens)
 
 
+def test_fields_that_are_nested_deeply_are_read(target: LlamaCpp) -> None:
+    deep: Any = "stay"
+    for _ in range(300):
+        deep = {"in": deep}
+    assert chat_prompt(target, [{**SAY[0], "more": deep}]) == chat_prompt(target, SAY)
+
+
 def test_roles_cannot_carry_markers(target: LlamaCpp) -> None:
     for role in ("<|im_end|>", "user\n", "", None, 3):
         with pytest.raises(UsageError, match='message 0 needs a "role"'):

@@ -78,6 +78,29 @@ def test_cancelling_from_another_thread_stops_before_the_next_round(
         assert after.tokens == plain(build, Request(NO_END, max_tokens=20)).tokens
 
 
+def test_cancelling_while_a_draft_is_made_stops_before_its_next_pass(
+    build: Build, draft_model: DraftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(draft_model)
+    answer = engine.generate(PROMPT, Request(NO_END, max_tokens=50))
+    read = [next(answer).id]  # in the first round nobody drafts
+    forward, passes = draft_model.backend.forward, 0
+
+    def cancelling(segments: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        answer.cancel()
+        return forward(segments)
+
+    monkeypatch.setattr(draft_model.backend, "forward", cancelling)
+    read += [token.id for token in answer]
+    assert (answer.finish_reason, passes) == ("cancelled", 1)
+    assert read == answer.tokens
+    monkeypatch.undo()
+    expected = plain(build, Request(NO_END, max_tokens=20)).tokens
+    assert engine.generate(PROMPT, Request(NO_END, max_tokens=20)).run().tokens == expected
+
+
 def test_cancelling_while_the_prompt_is_read_gives_an_empty_output(model_files: Path) -> None:
     target = load(model_files / "target.gguf", max_batch=8)
     engine = Engine(target, (), FixedDepth(0))

@@ -48,7 +48,7 @@ def chrome() -> Iterator[Chrome]:
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose model thinks, and then answers with Markdown, code and an attack."""
     file = write_scripted(tmp_path_factory.mktemp("scripted") / "scripted.gguf", *SCRIPT)
-    with served(loader(file, chat_template=THINKS), chat_template=THINKS) as server:
+    with served(loader(file, chat_template=THINKS)) as server:
         yield server
 
 

@@ -248,6 +248,20 @@ def test_what_a_model_that_loops_writes_is_shown(desk: ChatPage, text: str) -> N
     assert text in shown
 
 
+def test_lists_keep_their_numbers_and_tables_their_columns(desk: ChatPage) -> None:
+    """A list that code stands in the midst of is two to a browser."""
+    found = desk.script(
+        """return import('/page/markdown.js').then(({Markdown}) => {
+            const box = document.createElement('div');
+            new Markdown(box).show(arguments[0]);
+            const all = (selector, name) => [...box.querySelectorAll(selector)].map(e => e[name]);
+            return [all('ol', 'start'), all('td', 'align')];
+        })""",
+        "1. one\n\n```\ncode\n```\n\n2. two\n\n| a | b | c |\n|:-:|--:|---|\n| 1 | 2 | 3 |\n",
+    )
+    assert found == [[1, 2], ["center", "right", ""]]
+
+
 def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:
     page = desk
 
@@ -271,12 +285,28 @@ def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edges
     assert shown.split() == expected.split()
 
 
+def test_settings_that_another_tab_saved_are_kept(desk: ChatPage) -> None:
+    page, chrome = desk, desk.chrome
+    first = chrome.current_window_handle
+    chrome.switch_to.new_window("tab")
+    try:
+        page.load()
+        page.script("return import('/page/store.js').then(s => (s.settings.seed = 7, s.saveSettings()))")
+    finally:
+        chrome.close()
+        chrome.switch_to.window(first)
+    page.until(lambda: page.script("return import('/page/store.js').then(s => s.settings.seed === 7)"))
+    page.by_id("colours").click()
+    saved = page.script("return JSON.parse(localStorage.getItem('edgespec'))")
+    assert (saved["seed"], saved["coloured"]) == (7, True)
+
+
 def test_a_key_is_asked_for_and_kept(chrome: Chrome, tmp_path: Path) -> None:
     file = write_scripted(tmp_path / "scripted.gguf", "yes")
     with served(loader(file), api_key="sesame") as server:
         page = ChatPage.of(chrome, server.url)
         page.until(lambda: page.by_id("settings").is_displayed())
-        page.by_id("s-key").send_keys("open", ENTER)
+        page.by_id("s-key").send_keys("open —", ENTER)  # which no header can hold
         page.until(lambda: "API key" in page.by_id("banner-text").text)
         assert not page.by_id("settings").is_displayed()
         page.say("stay")

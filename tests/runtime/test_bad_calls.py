@@ -34,6 +34,8 @@ def runtime(model_files: Path) -> Iterator[edgespec.Runtime]:
         {"logit_bias": {1: "x"}},
         {"logit_bias": {float("nan"): 1}},
         {"stop": [5]},
+        {"stop": 5},
+        {"on_token": None},
         {"temprature": 1},
     ],
 )
@@ -54,6 +56,7 @@ def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt
         {"depth": "3"},
         {"depth": 1.5},
         {"n_ctx": "x"},
+        {"n_ctx": True},
         {"threads": 1.5},
         {"threads": 100000},
         {"provider": "cuda"},

@@ -85,12 +85,11 @@ def served(
     *,
     queue: int = 16,
     idle_unload: float | None = None,
-    chat_template: str | None = None,
     **limits: Any,
 ) -> Iterator[Server]:
     """Serve what `load` loads, as "tiny"."""
     gate = Gate()
-    waiting = Turns(load, gate, queue=queue, idle_unload=idle_unload, chat_template=chat_template)
+    waiting = Turns(load, gate, queue=queue, idle_unload=idle_unload)
     app = application(waiting, gate, "tiny", Limits(**limits))
     config = uvicorn.Config(
         app, port=0, log_config=None, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=5

@@ -221,6 +221,11 @@ def test_the_model_is_listed(tiny: Server) -> None:
     assert tiny.http.get("/v1/models/tiny").json() == listed[0]
 
 
+def test_clients_are_not_told_where_the_model_is(tiny: Server, model_files: Path) -> None:
+    for path in ("/v1/models", "/v1/edgespec/stats", "/metrics"):
+        assert str(model_files) not in tiny.http.get(path).text
+
+
 def test_every_path_is_described(tiny: Server) -> None:
     described = tiny.http.get("/openapi.json").json()
     for path, methods in described["paths"].items():

@@ -189,6 +189,7 @@ def test_two_budgets_that_differ_are_refused(tiny: Server) -> None:
         b"[" * 100_000,
         b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
         b'{"messages": NaN}',
+        b'{"user": ' + b"1" * 4301 + b"}",
     ],
 )
 def test_what_is_no_json_object_is_refused(tiny: Server, body: bytes) -> None:

@@ -15,7 +15,7 @@ from time import sleep
 
 import httpx
 import pytest
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 import edgespec
 from edgespec.terminal.serve import serve
@@ -86,6 +86,24 @@ def test_an_answer_that_takes_too_long_is_cut_off_with_an_error(endless_file: Pa
         assert process.wait(PATIENCE) == -signal.SIGTERM
 
 
+def test_told_twice_it_ends_at_once(endless_file: Path) -> None:
+    with serving(endless_file, "--grace", "3600", "--ctx", 1 << 14) as (process, client):
+
+        def listens() -> bool:
+            try:
+                return client.get("/health").is_success
+            except httpx.HTTPError:
+                return False
+
+        body = {"prompt": "stay", "stream": True, "max_tokens": 16_000}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            next(response.iter_lines())
+            process.send_signal(signal.SIGINT)
+            until(lambda: not listens())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) in (-signal.SIGINT, 128 + signal.SIGINT)
+
+
 def test_the_key_may_come_from_the_environment(model_files: Path) -> None:
     with serving(model_files / "target.gguf", "--name", "mine", EDGESPEC_API_KEY="sesame") as (_, client):
         assert client.get("/v1/models").status_code == 401
@@ -103,6 +121,7 @@ def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path
     ("options", "named"),
     [
         (("--api-key", "sesame", "--no-key"), "--no-key"),
+        (("--api-key", " sesame"), "the API key"),
         (("--cors-origin", "*"), "--cors-origin"),
         (("--cors-origin", "localhost:3000"), "--cors-origin"),
         (("--cors-origin", "http://localhost/app"), "--cors-origin"),

@@ -50,9 +50,7 @@ def test_thoughts_and_answer(
 def test_an_answer_whose_prompt_began_the_thoughts_is_one() -> None:
     template = "{% for m in messages %}{{ m.content }}\n{% endfor %}<think>"
     name = need("smollm2-135m")
-    with served(
-        lambda: edgespec.load(name, draft="none", chat_template=template), chat_template=template
-    ) as server:
+    with served(lambda: edgespec.load(name, draft="none", chat_template=template)) as server:
         message = server.chat("What is two plus two?", temperature=0, max_tokens=12)["choices"][0]["message"]
         assert message["content"] == ""
         assert message["reasoning_content"]

@@ -41,7 +41,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     def load() -> edgespec.Runtime:
         return edgespec.load(name, draft="ngram", depth=4, n_ctx=1024, chat_template=template)
 
-    with served(load, chat_template=template) as running:
+    with served(load) as running:
         yield running
 
 

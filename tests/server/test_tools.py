@@ -10,6 +10,7 @@ import pytest
 from real_models import need, need_module
 
 import edgespec
+from edgespec.server.tool_fields import ToolCall
 
 from .conftest import Server, served, turns
 
@@ -51,7 +52,7 @@ def server() -> Iterator[Server]:
     def load() -> edgespec.Runtime:
         return edgespec.load(name, draft="ngram", depth=4, n_ctx=1024, chat_template=TEMPLATE)
 
-    with served(load, chat_template=TEMPLATE) as running:
+    with served(load) as running:
         yield running
 
 
@@ -261,6 +262,12 @@ def test_a_template_without_tools_is_named_as_the_reason(tiny: Server, fields: d
     error = refused.json()["error"]
     assert error["param"] in ("tools", "messages")
     assert "chat template of target" in error["message"]
+
+
+def test_arguments_that_are_nested_too_deeply_for_templates_stay_text() -> None:
+    deep = "[" * 600 + "]" * 600
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": deep}}
+    assert ToolCall.model_validate(call).for_template()["function"]["arguments"] == deep
 
 
 def test_the_coder_calls_without_tags() -> None:

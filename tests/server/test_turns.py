@@ -99,6 +99,16 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(endless: Server) -> Non
     assert endless.complete("stay", max_tokens=3)["choices"]
 
 
+def test_more_requests_than_are_taken_at_once_are_told_to_come_back(endless_file: Path) -> None:
+    with served(loader(endless_file, n_ctx=2048), requests=1) as server:
+        with busy(server):
+            refused = server.http.get("/v1/models")
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "overloaded"
+        until(lambda: server.http.get("/v1/models").status_code == 200)
+
+
 def test_a_client_that_reads_nothing_holds_no_slot_and_is_given_up(
     endless: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,10 @@ export class Refusal extends Error {
 }
 
 const UNREACHABLE = "The server cannot be reached. Start it again with “edgespec serve”, then try again.";
+const WRONG_KEY = "This server wants its API key, and got none or a wrong one. Enter it in the settings.";
 
 async function request(path, key, options = {}) {
+  if (/[^\x20-\xff]/.test(key)) throw new Refusal(WRONG_KEY, "key"); // no header can hold it
   const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
   let response;
   try {
@@ -31,9 +33,7 @@ async function refusal(response) {
 function inWords(status, error, wait) {
   const said = error.message ?? `The server answered with status ${status}.`;
   const again = wait ? ` Try again in ${wait} second${wait === 1 ? "" : "s"}.` : " Try again in a moment.";
-  if (status === 401) {
-    return new Refusal("This server wants its API key, and got none or a wrong one. Enter it in the settings.", "key");
-  }
+  if (status === 401) return new Refusal(WRONG_KEY, "key");
   if (status === 429) return new Refusal(`The server is busy: as many requests as it takes wait already.${again}`, "busy");
   if (error.code === "context_length_exceeded") {
     const todo = "Start a new conversation, or edit an earlier message to go on from there.";

@@ -28,6 +28,7 @@ const RULES = {
   ALLOWED_TAGS:
     "p br hr h1 h2 h3 h4 h5 h6 strong em del code pre blockquote ul ol li a table thead tbody tr th td span".split(" "),
   ALLOWED_ATTR: ["href", "class", "start", "align"],
+  ADD_URI_SAFE_ATTR: ["start", "align"], // every other value must be an address that is allowed
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,

@@ -59,6 +59,9 @@ export const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "seed", "max_
 /** The settings; assign, then `saveSettings()`. Null leaves a value to the server. */
 export const settings = { ...DEFAULTS, ...stored() };
 
+// What another tab has saved stays, whatever is saved here afterwards.
+addEventListener("storage", ({ key }) => key === "edgespec" && Object.assign(settings, DEFAULTS, stored()));
+
 function stored() {
   try {
     return JSON.parse(localStorage.getItem("edgespec") ?? "{}");
