@@ -51,8 +51,6 @@ class CostCurve:
         self._seen = [0] * (LONGEST + 1)
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._log_scale = 0.0
-        self.noise = 0.05
-        """typical relative deviation of a pass from the curve"""
         self._recall(known)
         self._started_from = self._shape.copy()
         self._shaped = [base * math.exp(shape) for base, shape in zip(self._base, self._shape, strict=True)]
@@ -87,7 +85,6 @@ class CostCurve:
         known = self._recent if len(self._recent) > 2 else (*self._recent, 0.0, 0.0)
         self._log_scale = sorted(known)[len(known) // 2]  # the median, or next to it
         surprise = max(-SURPRISE, min(SURPRISE, deviation - self._log_scale))
-        self.noise += 0.05 * (abs(surprise) - self.noise)
         self._seen[n] += 1
         self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
         self._shaped[n] = self._base[n] * math.exp(self._shape[n])
