@@ -31,6 +31,9 @@ MOST = math.log(4.0)
 """a shape (in log) is not believed beyond, from one run to the next"""
 BULK_MEMORY = 4
 """passes over which the seconds per token of larger ones are averaged"""
+OUTLIER = 4.0
+"""times its seconds per token: a larger pass that deviates by more, as while the process was stopped, counts as
+this"""
 
 
 class CostCurve:
@@ -77,6 +80,7 @@ class CostCurve:
         if n > LONGEST:
             each = seconds / n / (self.scale * (1.0 + self._per_context * length))
             before = each if self.per_token is None else self.per_token
+            each = min(max(each, before / OUTLIER), before * OUTLIER)
             self.per_token = before * (each / before) ** (1.0 / BULK_MEMORY)
             return
         deviation = math.log(seconds / self._at_scale_one(n, length))
