@@ -32,8 +32,8 @@ MOST = math.log(4.0)
 BULK_MEMORY = 4
 """passes over which the seconds per token of larger ones are averaged"""
 OUTLIER = 4.0
-"""times its seconds per token: a larger pass that deviates by more, as while the process was stopped, counts as
-this"""
+"""times its seconds per token: a larger pass that deviates by more, as while the process was stopped, counts
+as this"""
 
 
 class CostCurve:
