@@ -127,7 +127,7 @@ class Controller:
             chosen, why = None, f"probe: {look} looks back at the last tokens" if look else "probe"
         self._probing = look is not None
         who, arm = (chosen.drafter, self.arms[chosen.drafter]) if chosen else (look, None)
-        self._drafter = next((d for d in drafters if d.name == who), None)
+        self._drafter = next((d for d in drafters if d.name == who), None) if who else None
         guesses = arm.guesses() if arm else 0
         self._room = outlook.affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
         name, depth = (chosen.drafter, chosen.depth) if chosen else (None, 0)

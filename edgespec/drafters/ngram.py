@@ -89,8 +89,10 @@ class NGram:
 
     def _length_of_match(self, place: int) -> int:
         """How many tokens before `place` equal the last ones of the text."""
-        text, n = self._text, 0
-        while n < min(place, LONGEST_MATCH) and text[place - 1 - n] == text[-1 - n]:
+        text, n, most = self._text, 0, min(place, LONGEST_MATCH)
+        if text[place - most : place] == text[-most:]:
+            return most
+        while n < most and text[place - 1 - n] == text[-1 - n]:
             n += 1
         return n
 
