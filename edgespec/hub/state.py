@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from edgespec.hub import store
@@ -19,21 +22,23 @@ def read(name: str) -> dict[str, Any]:
     """The object in a file; empty if there is none."""
     try:
         found = json.loads(_path(name).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def write(name: str, found: dict[str, Any]) -> None:
-    """Replace a file, whole or not at all."""
+    """Replace a file, whole or not at all, though another process or thread may be writing it, too."""
     file = _path(name)
-    partial = file.with_name(file.name + ".partial")
+    partial = file.with_name(f"{file.name}.{os.getpid()}-{get_ident()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(found), "utf-8")
         partial.replace(file)
     except OSError as error:
         log.debug("%s is not kept: %s", file, error)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _path(name: str) -> Path:
