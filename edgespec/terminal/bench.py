@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,7 +55,7 @@ def bench(
         raise UsageError("--traces is for the plot of depth policies; add --html FILE, or leave it out")
     recorded = load(_readable(Path(traces))) if traces else []
     for file in filter(None, (html, resume)):
-        _check_writable(Path(file))
+        check_writable(Path(file))
     if html:
         check_installed()
     drafts = loading["draft"] or (None,)
@@ -86,7 +87,9 @@ def bench(
             {**loaded, **common, **generating, "models": [_identities(r) for r in runtimes]},
         )
         note(_plan(runtimes, len(prompts), repeats, reference, beside))
-        measured = _run(Bench(runtimes, generating, repeats, beside, html is not None), prompts, finished)
+        comparing = Bench(runtimes, generating, repeats, beside, html is not None)
+        comparing.check(prompt for prompt in prompts if finished.of(prompt) is None)
+        measured = _run(comparing, prompts, finished)
         found = []
         for runtime, about, results in zip(runtimes, settings, measured, strict=True):
             summed = summary(results, bandwidth.best, reference and beside is None)
@@ -115,14 +118,17 @@ def _identities(runtime: Runtime) -> list[str]:
 
 
 def _readable(file: Path) -> Path:
-    if not file.is_file():
+    if not file.exists() or file.is_dir():  # a pipe can be read, too
         raise UsageError(f"there is no file {file}")
     return file
 
 
-def _check_writable(file: Path) -> None:
+def check_writable(file: Path) -> None:
+    """Raise UsageError unless it can be, as far as is known beforehand."""
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise UsageError(f"{file} cannot be written: it is a folder, or in one that is not there")
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise UsageError(f"{file} cannot be written: you have no right to")
 
 
 def _plan(

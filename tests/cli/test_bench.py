@@ -145,3 +145,21 @@ def test_a_suite_that_is_not_there_is_refused_before_anything_is_loaded(
     ended = edgespec("bench", tmp_path / "no.gguf", "--suite", tmp_path / "none.jsonl")
     assert ended.code == 2
     assert "there is no file" in ended.err
+
+
+def test_a_suite_may_be_no_regular_file(edgespec: Edgespec, tmp_path: Path) -> None:
+    ended = edgespec("bench", tmp_path / "no.gguf", "--suite", "/dev/null")
+    assert ended.code == 2
+    assert "null has no prompts" in ended.err
+
+
+def test_a_prompt_that_does_not_fit_is_named_before_any_is_measured(
+    edgespec: Edgespec, pair: list[object], tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.jsonl"
+    prompts = {"short": "yes", "long": "stay " * 200}
+    suite.write_text("".join(json.dumps({"id": id, "prompt": text}) + "\n" for id, text in prompts.items()))
+    ended = edgespec("bench", *pair, "--suite", suite, "--ctx", 96, *USUAL)
+    assert ended.code == 1
+    assert "the prompt long does not fit into the context of 96 tokens" in ended.err
+    assert "1 of 2" not in ended.err
