@@ -126,7 +126,7 @@ class Runtime:
         with nothing else that differs. Raises UsageError unless both have the same target."""
         if other.target.path != self.target.path:
             raise UsageError(
-                f"{other.name} drafts for {other.target.name}, and not for {self.target.name}; load both with "
+                f"{other.name} drafts for {other.target.name}, not for {self.target.name}; load both with "
                 "the same target"
             )
         asked = self._asked(prompt, options)

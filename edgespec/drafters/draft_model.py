@@ -198,8 +198,8 @@ class DraftModel:
         token = self._state.rule.draw(q, len(self._context))
         if self._guessed and self._guessed.pop(0) != token:
             self._guessed, self._rows = [], []
-            # What was sampled must be verified, or the target's distribution would be another's: a cache that
-            # cannot be cut is empty, and whatever fails for good fails again before the next token is sampled.
+            # What was sampled must be verified, or the output would be biased. A cache that cannot be cut is
+            # empty, and what fails for good does so again before the next token is sampled.
             with suppress(BackendError):
                 self.backend.rollback(self.sequence, len(self._context))
         self._context.append(token)
