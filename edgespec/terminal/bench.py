@@ -64,9 +64,12 @@ def bench(
     threads = loading["threads"] or threads_for(loading["power"])
     bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
-        runtimes = [
-            opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating)) for draft in drafts
-        ]
+        runtimes: list[Runtime] = []
+        for draft in drafts:
+            runtime = opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating))
+            if runtimes:  # all run on the first one's target
+                runtime.target.close()
+            runtimes.append(runtime)
         target = runtimes[0].target
         beside = open_reference(target, threads) if reference else None
         if beside is not None:
