@@ -45,7 +45,9 @@ def costs_of(controller: Controller, draft: str) -> Costs:
 
 
 def judge(traces: Sequence[Trace], costs: Costs) -> list[Verdict]:
-    """Every policy in the comparison, fastest first. Takes some hundredths of a second per token."""
+    """Every policy in the comparison, fastest first, on those traces that take time (some must). Takes some
+    hundredths of a second per token."""
+    traces = timed(traces)
     fixed = [_session(traces, FixedDepth(k), costs) for k in range(DEEPEST_FIXED + 1)]
     plain = fixed[0]
     hindsight = [max(speeds) for speeds in zip(*fixed, strict=True)]
@@ -81,3 +83,8 @@ def judge(traces: Sequence[Trace], costs: Costs) -> list[Verdict]:
 def _session(traces: Sequence[Trace], policy: Policy, costs: Costs) -> list[float]:
     """Tokens per second on each trace under one policy that goes on learning."""
     return [play(trace, policy, costs).speed for trace in traces]
+
+
+def timed(traces: Sequence[Trace]) -> list[Trace]:
+    """Those that take time to decode: the first token comes with the prompt."""
+    return [trace for trace in traces if len(trace.text) > 1]

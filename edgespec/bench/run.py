@@ -190,7 +190,9 @@ class Bench:
     def _trace(
         self, prompt: Prompt, asked: list[int], text: list[int], draft: DraftModel | None
     ) -> Trace | None:
-        if draft is None or not self._traces or len(asked) + len(text) > draft.backend.n_ctx:
+        if draft is None or not self._traces or len(text) < 2:  # it takes no time to decode
+            return None
+        if len(asked) + len(text) > draft.backend.n_ctx:
             return None
         cache = draft.caches.take(asked)
         try:

@@ -16,7 +16,7 @@ from edgespec.bench.finished import Finished
 from edgespec.bench.page import page
 from edgespec.bench.plots import check_installed
 from edgespec.bench.reference import measured_passes, open_reference
-from edgespec.bench.regret import Verdict, costs_of, judge
+from edgespec.bench.regret import Verdict, costs_of, judge, timed
 from edgespec.bench.run import Bench, Compared
 from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import of_prompt, summary
@@ -180,7 +180,7 @@ def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
         return "there is no draft model, whose depth they would choose"
     if not isinstance(runtime.policy, Controller):
         return f"with --depth {runtime.depth} costs are not measured; use --depth auto"
-    if not traces:
+    if not timed(traces):
         return "proposals are recorded for greedy answers only (--traces FILE takes those of another run)"
     return judge(traces, costs_of(runtime.policy, model.name))
 

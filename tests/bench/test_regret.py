@@ -141,6 +141,13 @@ def test_all_policies_are_judged_by_the_best_fixed_depth_in_hindsight() -> None:
     assert tuned >= verdicts["confidence ≥ 0.4"].speedup
 
 
+def test_answers_of_a_single_token_do_not_count_among_the_policies_traces() -> None:
+    first, costs = TRACES[0], CURVES["flat kernel"]
+    text, model, astray = first.text, first.model, first.astray
+    short = [replace(first, text=text[:n], model=model[:n], astray=astray[:n]) for n in (0, 1)]
+    assert judge([*short, first], costs) == judge([first], costs)
+
+
 def test_a_replay_takes_its_costs_from_what_the_controller_has_learned() -> None:
     costs = CURVES["flat kernel"]
     controller = ours(costs)
