@@ -74,7 +74,19 @@ def test_what_was_measured_with_other_sizes_is_measured_again(
     assert 3 in speed.pass_seconds(file, "llama.cpp", target, 1)
 
 
-@pytest.mark.parametrize("damage", ["x", None, -1.0, float("inf"), float("nan")])
+def test_a_context_without_room_to_measure_leaves_nothing_to_go_by(
+    target: LlamaCpp, model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the model would be taken to cost nothing for ever."""
+    file = model_files / "target.gguf"
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "n_ctx", 8)
+        assert set(speed.pass_seconds(file, "llama.cpp", target, 1).values()) == {0.0}
+    assert speed.known_seconds(file, "llama.cpp", 1) is None
+    assert speed.pass_seconds(file, "llama.cpp", target, 1)[1] > 0.0
+
+
+@pytest.mark.parametrize("damage", ["x", None, -1.0, 0.0, float("inf"), float("nan")])
 def test_damaged_times_are_measured_again(
     target: LlamaCpp, model_files: Path, home: Path, damage: object
 ) -> None:
