@@ -73,10 +73,12 @@ class NGram:
         known, text = len(self._text), self._text
         text += context[known:]
         # The n-grams that end before a token are followed by it: only what has a successor is indexed.
+        behind, longest = self._behind, self._sizes[0]
         for place in range(known, len(text)):
+            last = tuple(text[max(0, place - longest) : place])
             for n in self._sizes:
                 if place >= n:
-                    self._behind[tuple(text[place - n : place])] = place
+                    behind[last[-n:]] = place
         self._next = self._find(self._text)
         self._match = 0 if self._next is None else self._length_of_match(self._next)
 
