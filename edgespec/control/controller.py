@@ -50,7 +50,7 @@ STALE = 32
 PLAIN = ""
 """stands for plain decoding where a drafter's name may stand"""
 NOT_ASKED = "nobody is asked: there is no room for a draft, or no drafter left"
-"""why a round behind the first is plain of which the controller was not asked"""
+"""what is said of a round behind the first in which the controller was not asked"""
 PLAIN_STALE = 256
 """rounds after which T(1) is worth another look"""
 
@@ -90,7 +90,7 @@ class Controller:
         self._evidence = Evidence(self.arms)
         self._drafter: Drafter | None = None
         self._rate, self._room = 0.0, 0
-        self._off = self._probing = self._asked = False
+        self._off = self._probing = self._asked = self._unasked = False
         self._ages = dict.fromkeys(self.arms, 0)
         why = "the first token comes with the prompt"
         self.decision = Decision(None, 0, why, self._outlook.plain)
@@ -110,7 +110,7 @@ class Controller:
         forced: int = 0,
         others: Others = ALONE,
     ) -> Choice:
-        self._asked = True
+        self._asked, self._unasked = True, False
         outlook, length, room = self._outlook, len(context), min(room, DEEPEST)
         outlook.begin(room, length, forced, others)
         plain = outlook.plain
@@ -194,9 +194,7 @@ class Controller:
     def observe(self, finished: Round) -> None:
         emitted, length = len(finished.emitted), finished.verify.length
         outlook, took = self._outlook, min(finished.seconds, HICCUP * self._expected(finished))
-        if not self._asked and outlook.purse.made:
-            self.decision = Decision(None, 0, NOT_ASKED, outlook.plain)
-        self._asked = False
+        self._unasked, self._asked = not self._asked and outlook.purse.made > 0, False
         outlook.prompt = outlook.prompt or finished.place
         outlook.purse.made += emitted
         if finished.drafter is not None:
@@ -262,6 +260,7 @@ class Controller:
         what = f"{made.drafter}, depth {made.depth} and on" if made.drafter else "plain"
         if made.guesses:
             what += f", reading {made.guesses} tokens of lookup ahead"
-        return f"{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
+        before = f"plain: {NOT_ASKED}; before: " if self._unasked else ""
+        return f"{before}{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
             plans or ["no drafter"]
         )

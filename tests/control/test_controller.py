@@ -125,6 +125,7 @@ def test_a_round_in_which_nobody_was_asked_is_not_explained_by_the_one_before() 
     assert policy.explain().startswith("model, depth ")
     policy.observe(finished(0, 0, None))
     assert policy.explain().startswith("plain: nobody is asked")
+    assert "before: model, depth " in policy.explain()
 
 
 def test_catching_up_with_much_must_be_earned_back_by_what_is_expected_to_follow() -> None:
