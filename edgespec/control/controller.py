@@ -129,7 +129,8 @@ class Controller:
         who, arm = (chosen.drafter, self.arms[chosen.drafter]) if chosen else (look, None)
         self._drafter = next((d for d in drafters if d.name == who), None) if who else None
         guesses = arm.guesses() if arm else 0
-        self._room = outlook.affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
+        cost = arm.cost if arm else None  # what is free is not thought over while it is drafted
+        self._room = outlook.affordable(room, cost.seconds(1), 0.0) if cost else 0
         name, depth = (chosen.drafter, chosen.depth) if chosen else (None, 0)
         self.decision = Decision(name, depth, why, plain, plans, guesses)
         return Choice(self._drafter, chosen is None and self._drafter is not None, guesses=guesses)
