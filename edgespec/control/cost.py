@@ -31,7 +31,7 @@ MOST = math.log(4.0)
 """a shape (in log) is not believed beyond, from one run to the next"""
 BULK_MEMORY = 4
 """passes over which the seconds per token of larger ones are averaged"""
-OUTLIER = 4.0
+OUTLIER = 16.0
 """times its seconds per token: a larger pass that deviates by more, as while the process was stopped, counts
 as this"""
 
