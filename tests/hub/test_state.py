@@ -12,11 +12,6 @@ from edgespec.hub import state, store
 FILE = "kept.json"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
-
-
 def folder() -> Path:
     return store.home().parent / "state"
 
