@@ -34,8 +34,7 @@ def open_draft(file: ModelFile, target: Backend, backend: str, settings: Setting
     """Load a draft model for `target`. Raises IncompatiblePair with `advice` if it does not fit."""
     trained = context_of(file) or target.n_ctx
     n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
-    # What it drafts is verified: adapters and bitwise equality are the target's affair.
-    settings = replace(settings, n_ctx=n_ctx, lora=(), strict=False)
+    settings = replace(_drafting(settings), n_ctx=n_ctx)
     model = open_backend(file, backend, settings, depth=0, drafts=True)
     try:
         check_vocabularies(target, model, advice)
@@ -43,6 +42,11 @@ def open_draft(file: ModelFile, target: Backend, backend: str, settings: Setting
         model.close()
         raise
     return model
+
+
+def _drafting(settings: Settings) -> Settings:
+    """What it drafts is verified: adapters and bitwise equality are the target's affair."""
+    return replace(settings, lora=(), strict=False)
 
 
 def controlled(
@@ -56,7 +60,8 @@ def controlled(
 
     Measures what passes cost here if that was never done with these files, which takes some seconds.
     """
-    key = "/".join([machine(), identity(target_file.path), identity(draft_file.path) if draft_file else "-"])
+    models = [identity(target_file.path), identity(draft_file.path) if draft_file else "-"]
+    key = "/".join([machine(), *models, *map(identity, settings.lora)])
     found = state.read(KEPT).get(key)
     kept = found if isinstance(found, dict) else {}
     lookup = NGram()
@@ -65,7 +70,7 @@ def controlled(
     arms = {lookup.name: Arm(looked_up)}
     costs: dict[str, CostCurve] = {}
     if draft is not None and draft_file is not None:
-        curve = _curve(draft.backend, draft_file, settings, costs)
+        curve = _curve(draft.backend, draft_file, _drafting(settings), costs)
         model = DraftModel(draft.backend, lookup, draft)
         drafters.insert(0, model)
         arms[model.name] = Arm(priors.recall(kept, model.name, priors.MODEL), curve, looked_up)

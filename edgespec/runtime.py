@@ -123,7 +123,12 @@ class Runtime:
 
     def generate_as(self, other: Runtime, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """As `generate`, with another runtime's drafters and policy on this one's target: to compare drafts,
-        with nothing else that differs. Both must have the same target."""
+        with nothing else that differs. Raises UsageError unless both have the same target."""
+        if other.target.path != self.target.path:
+            raise UsageError(
+                f"{other.name} drafts for {other.target.name}, not for {self.target.name}; load both with "
+                "the same target"
+            )
         asked = self._asked(prompt, options)
         return self._engine.generate(*asked, other.policy, other.drafters).run()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from edgespec.errors import ModelError
 from edgespec.hub.gguf_info import read_parts
 
 
@@ -19,10 +20,15 @@ from edgespec.hub.gguf_info import read_parts
 @click.argument("hopeless", type=click.Path(path_type=Path))
 @click.option("--seed", default=0, show_default=True)
 def main(draft: Path, hopeless: Path, seed: int) -> None:
-    parts = read_parts(draft)
-    if len(parts) > 1:
-        raise click.UsageError(f"{draft.name} is one of several parts; take a model in one file")
-    shutil.copy(draft, hopeless)
+    if hopeless.exists() and hopeless.samefile(draft):
+        raise click.UsageError(f"{hopeless} is the draft itself; name another file for the hopeless one")
+    try:
+        parts = read_parts(draft)
+        if len(parts) > 1:
+            raise click.UsageError(f"{draft.name} is one of several parts; take a model in one file")
+        shutil.copyfile(draft, hopeless)
+    except (ModelError, OSError) as error:
+        raise click.ClickException(str(error)) from None
     random = np.random.default_rng(seed)
     for tensor in parts[0].tensors:
         if len(tensor.shape) == 2:

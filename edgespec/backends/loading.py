@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgespec.backends.base import Backend
 from edgespec.backends.conversion import conversion_of, has_conversion, trimmed_draft_of
+from edgespec.backends.fingerprint import identity
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.speed import fastest
 from edgespec.convert.folder import VOCABULARY, is_trimmed
@@ -41,9 +42,16 @@ class Settings:
     @property
     def conditions(self) -> str:
         """What passes cost depends on these, where they are not as usual."""
-        chosen = {"kv": self.kv_type, "provider": self.provider, "gpu-layers": self.gpu_layers}
+        chosen = {
+            "kv": self.kv_type,
+            "provider": self.provider,
+            "gpu-layers": self.gpu_layers,
+            "lora": "+".join(map(identity, self.lora)) or None,
+            "sequences": None if self.sequences == 1 else self.sequences,
+        }
         named = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-        return " ".join(named if self.repack else [*named, "no-repack"])
+        named += ["no-repack"] * (not self.repack) + ["strict"] * self.strict
+        return " ".join(named)
 
 
 def open_backend(

@@ -12,7 +12,7 @@ from edgespec.errors import UsageError
 def common_prefix(a: SequenceOf[int], b: SequenceOf[int]) -> int:
     """How many tokens `a` and `b` share from the start."""
     n = min(len(a), len(b))
-    if a[:n] == b[:n]:
+    if (a if len(a) == n else a[:n]) == (b if len(b) == n else b[:n]):  # copies take their time
         return n
     low, high = 0, n  # shared up to low, not up to high
     while high - low > 1:

@@ -96,6 +96,8 @@ def _measure_once(
     announce: Callable[[], None],
 ) -> Times:
     times = measure(backend, announce)
+    if not all(times.values()):  # there was no room to measure
+        return times
     known, place = state.read(FILE), key(path, name, threads, conditions)
     others = known.get(place)
     known[place] = (others if isinstance(others, dict) else {}) | {name: times}
@@ -109,7 +111,7 @@ def _known(path: Path, name: str, threads: int | None, conditions: str) -> Times
     times = by_name.get(name) if isinstance(by_name, dict) else None
     if not isinstance(times, dict) or not {str(n) for n in SIZES} <= times.keys():
         return None
-    sound = all(n.isdigit() and isinstance(t, (int, float)) and 0.0 <= t < math.inf for n, t in times.items())
+    sound = all(n.isdigit() and isinstance(t, (int, float)) and 0.0 < t < math.inf for n, t in times.items())
     return times if sound else None
 
 
@@ -126,8 +128,8 @@ def key(path: Path, name: str, threads: int | None, conditions: str = "") -> str
 
 
 def measure(backend: Backend, announce: Callable[[], None] = lambda: None) -> Times:
-    """The median milliseconds of passes of each of SIZES tokens behind a short context. `announce` is
-    called if that takes a time to be noticed."""
+    """The median milliseconds of passes of each of SIZES tokens behind a short context, 0 where it has no
+    room. `announce` is called if that takes a time to be noticed."""
     sequence = backend.open()
     context = min(CONTEXT, backend.n_ctx - max(SIZES))
     if context < 1:

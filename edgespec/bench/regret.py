@@ -15,6 +15,8 @@ from edgespec.control.controller import DEEPEST, Controller
 from edgespec.control.policy import FixedDepth, Policy
 
 OURS = "edgespec's controller"
+THRESHOLDS = (0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+"""of confidence, below which drafting stops"""
 CONTEXT = 256
 """costs are taken behind so many tokens"""
 
@@ -43,14 +45,17 @@ def costs_of(controller: Controller, draft: str) -> Costs:
 
 
 def judge(traces: Sequence[Trace], costs: Costs) -> list[Verdict]:
-    """Every policy in the comparison, fastest first. Takes some hundredths of a second per token."""
+    """Every policy in the comparison, fastest first, on those traces that take time (some must). Takes some
+    hundredths of a second per token."""
+    traces = timed(traces)
     fixed = [_session(traces, FixedDepth(k), costs) for k in range(DEEPEST_FIXED + 1)]
     plain = fixed[0]
     hindsight = [max(speeds) for speeds in zip(*fixed, strict=True)]
     best = max(range(len(fixed)), key=lambda k: geometric_mean(fixed[k]))
+    cautious = {t: _session(traces, ConfidenceThreshold(t), costs) for t in THRESHOLDS}
+    tuned = max(THRESHOLDS, key=lambda t: geometric_mean(cautious[t]))
     policies: dict[str, Policy] = {
         "bandit over depths": Bandit(4.0 / costs.target(1)),
-        "confidence ≥ 0.4": ConfidenceThreshold(0.4),
         "entropy bound (AdaEDL)": EntropyBound(),
         "goodput (SmartSpec)": Goodput(costs),
         "+2 / −1 heuristic": PlusTwoMinusOne(),
@@ -59,6 +64,8 @@ def judge(traces: Sequence[Trace], costs: Costs) -> list[Verdict]:
     speeds = {name: _session(traces, policy, costs) for name, policy in policies.items()} | {
         "plain decoding": plain,
         f"best single depth ({best})": fixed[best],
+        "confidence ≥ 0.4": cautious[0.4],
+        f"best single confidence ({tuned})": cautious[tuned],
         "best depth per prompt, in hindsight": hindsight,
         "clairvoyant": [clairvoyant(trace, costs).speed for trace in traces],
     }
@@ -76,3 +83,8 @@ def judge(traces: Sequence[Trace], costs: Costs) -> list[Verdict]:
 def _session(traces: Sequence[Trace], policy: Policy, costs: Costs) -> list[float]:
     """Tokens per second on each trace under one policy that goes on learning."""
     return [play(trace, policy, costs).speed for trace in traces]
+
+
+def timed(traces: Sequence[Trace]) -> list[Trace]:
+    """Those that take time to decode: the first token comes with the prompt."""
+    return [trace for trace in traces if len(trace.text) > 1]

@@ -3,7 +3,7 @@ turn and in one process, so that drift of the machine cancels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -16,6 +16,7 @@ from edgespec.bench.timed import Run, Timed, Watch
 from edgespec.bench.traces import Trace
 from edgespec.decoding.generation import Generation
 from edgespec.drafters.draft_model import DraftModel
+from edgespec.errors import ContextFull
 from edgespec.options import GenerateOptions
 from edgespec.runtime import Runtime
 
@@ -111,6 +112,23 @@ class Bench:
         self._reference = reference
         self._traces = traces and not options.get("temperature")
 
+    def check(self, prompts: Iterable[Prompt]) -> None:
+        """Raise ContextFull for the first that does not fit: a run takes hours."""
+        for prompt in prompts:
+            try:
+                fits = len(self._tokens(prompt)) <= self._runtime.target.n_ctx
+            except ContextFull:
+                fits = False
+            if not fits:
+                raise ContextFull(
+                    f"the prompt {prompt.id} does not fit into the context of {self._runtime.target.n_ctx} "
+                    "tokens; take it out of the suite or raise --ctx"
+                )
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        messages = [{"role": "user", "content": prompt.text}]
+        return self._runtime.tokenize(messages if self._runtime.has_chat_template else prompt.text)
+
     def compare(self, prompt: Prompt, number: int) -> list[Compared]:
         """Decode a prompt every way, `repeats` times; a result for each draft. The ways are taken in turn,
         and the other way round each second time, beginning with the prompt's number: what comes first gains
@@ -119,8 +137,7 @@ class Bench:
         First an answer of two tokens that counts for the time to the first token only, so that no way is
         the one that reads the prompt.
         """
-        messages = [{"role": "user", "content": prompt.text}]
-        asked = self._runtime.tokenize(messages if self._runtime.has_chat_template else prompt.text)
+        asked = self._tokens(prompt)
         plain, reference = Timed(self._target), None
         ways: list[tuple[Callable[..., Generation], Timed]] = [(self._runtime.generate_plain, plain)]
         drafted = [Timed(self._target, rival.model) for rival in self._rivals]
@@ -173,7 +190,9 @@ class Bench:
     def _trace(
         self, prompt: Prompt, asked: list[int], text: list[int], draft: DraftModel | None
     ) -> Trace | None:
-        if draft is None or not self._traces or len(asked) + len(text) > draft.backend.n_ctx:
+        if draft is None or not self._traces or len(text) < 2:  # it takes no time to decode
+            return None
+        if len(asked) + len(text) > draft.backend.n_ctx:
             return None
         cache = draft.caches.take(asked)
         try:

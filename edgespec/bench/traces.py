@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,19 @@ def save(traces: Iterable[Trace], path: Path) -> None:
             file.write(json.dumps(pack(trace), separators=(",", ":")) + "\n")
 
 
+_DAMAGE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
 def load(path: Path) -> list[Trace]:
     """The traces of a file that `save` wrote. Raises UsageError for another."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            return [unpack(json.loads(line)) for line in file]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            found = [unpack(json.loads(line)) for line in file]
+    except _DAMAGE as error:
         raise UsageError(f"{path.name} holds no recorded traces, or is damaged ({error})") from error
+    if not found:
+        raise UsageError(f"{path.name} holds no recorded traces")
+    return found
 
 
 def pack(trace: Trace) -> dict[str, object]:

@@ -134,7 +134,7 @@ class Acceptance:
 
     def now(self, confidence: float) -> float:
         """P(accepted) of a token whose q is known."""
-        i = bin_of(confidence)
+        i = bisect_right(EDGES, confidence)
         if (found := self._by_bin.get(i)) is None:
             found = self._by_bin[i] = self._sure.apply(self._now[i].mean)
         return found
@@ -153,7 +153,8 @@ class Acceptance:
     @property
     def level(self) -> float:
         """P(accepted) of a first drafted token in the text as it is now."""
-        return self._chain()[0]
+        known = self._by_place
+        return self._text.apply(self._place[0].mean) if known is None else known[0]
 
     # --- learning ---
 

@@ -30,9 +30,9 @@ class Arm:
         pass that is then not needed, than it takes."""
         if self.cost is None or self.lookup is None:
             return 0
-        table, agreed = self.cost.table(GUESSES + 1), 1.0
+        table, level, agreed = self.cost.table(GUESSES + 1), self.lookup.level, 1.0
         for n in range(1, GUESSES + 1):
-            agreed *= self.lookup.level
+            agreed *= level
             if agreed * table[1] <= table[n + 1] - table[n]:
                 return n - 1
         return GUESSES

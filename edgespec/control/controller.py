@@ -43,12 +43,14 @@ DEEPEST = 24
 MARGIN = 0.02
 """how much faster drafting must promise to be to be taken up again: the noise of a measured speed"""
 HICCUP = 1.5
-"""times what a round should have taken: beyond, the machine was busy otherwise, and the purse is not
-to blame"""
+"""times what a round should have taken: beyond, the machine was busy otherwise or the process stopped, and
+neither the purse nor the ledger is to blame"""
 STALE = 32
 """tokens after which a drafter that is not used is worth another look, if the ledger and the purse allow"""
 PLAIN = ""
 """stands for plain decoding where a drafter's name may stand"""
+NOT_ASKED = "nobody is asked: there is no room for a draft, or no drafter left"
+"""what is said of a round behind the first in which the controller was not asked"""
 PLAIN_STALE = 256
 """rounds after which T(1) is worth another look"""
 
@@ -88,7 +90,7 @@ class Controller:
         self._evidence = Evidence(self.arms)
         self._drafter: Drafter | None = None
         self._rate, self._room = 0.0, 0
-        self._off = self._probing = False
+        self._off = self._probing = self._asked = self._unasked = False
         self._ages = dict.fromkeys(self.arms, 0)
         why = "the first token comes with the prompt"
         self.decision = Decision(None, 0, why, self._outlook.plain)
@@ -108,6 +110,7 @@ class Controller:
         forced: int = 0,
         others: Others = ALONE,
     ) -> Choice:
+        self._asked, self._unasked = True, False
         outlook, length, room = self._outlook, len(context), min(room, DEEPEST)
         outlook.begin(room, length, forced, others)
         plain = outlook.plain
@@ -124,9 +127,10 @@ class Controller:
             chosen, why = None, f"probe: {look} looks back at the last tokens" if look else "probe"
         self._probing = look is not None
         who, arm = (chosen.drafter, self.arms[chosen.drafter]) if chosen else (look, None)
-        self._drafter = next((d for d in drafters if d.name == who), None)
+        self._drafter = next((d for d in drafters if d.name == who), None) if who else None
         guesses = arm.guesses() if arm else 0
-        self._room = outlook.affordable(room, arm.cost.seconds(1) if arm and arm.cost else 0.0, 0.0)
+        cost = arm.cost if arm else None  # what is free is not thought over while it is drafted
+        self._room = outlook.affordable(room, cost.seconds(1), 0.0) if cost else 0
         name, depth = (chosen.drafter, chosen.depth) if chosen else (None, 0)
         self.decision = Decision(name, depth, why, plain, plans, guesses)
         return Choice(self._drafter, chosen is None and self._drafter is not None, guesses=guesses)
@@ -190,15 +194,16 @@ class Controller:
 
     def observe(self, finished: Round) -> None:
         emitted, length = len(finished.emitted), finished.verify.length
-        outlook = self._outlook
+        outlook, took = self._outlook, min(finished.seconds, HICCUP * self._expected(finished))
+        self._unasked, self._asked = not self._asked and outlook.purse.made > 0, False
         outlook.prompt = outlook.prompt or finished.place
         outlook.purse.made += emitted
         if finished.drafter is not None:
             forced, others = min(finished.forced, emitted - 1), finished.others
             plain = (emitted - forced - 1) * outlook.share(others, length)
             plain += self.target.seconds(others.tokens + forced + 1, length)
-            outlook.purse.gained += plain - min(finished.seconds, HICCUP * self._expected(finished))
-        own = finished.seconds - finished.others.generations * outlook.share(finished.others, length)
+            outlook.purse.gained += plain - took
+        own = took - finished.others.generations * outlook.share(finished.others, length)
         self.ledger.add(own, own - emitted / self._rate if self._probing else 0.0)
         self._probing = False
         self._observe_costs(finished)
@@ -256,6 +261,7 @@ class Controller:
         what = f"{made.drafter}, depth {made.depth} and on" if made.drafter else "plain"
         if made.guesses:
             what += f", reading {made.guesses} tokens of lookup ahead"
-        return f"{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
+        before = f"plain: {NOT_ASKED}; before: " if self._unasked else ""
+        return f"{before}{what}: {made.why}; expected: plain {made.plain:.1f} tok/s, " + ", ".join(
             plans or ["no drafter"]
         )

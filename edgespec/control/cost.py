@@ -31,6 +31,9 @@ MOST = math.log(4.0)
 """a shape (in log) is not believed beyond, from one run to the next"""
 BULK_MEMORY = 4
 """passes over which the seconds per token of larger ones are averaged"""
+OUTLIER = 16.0
+"""times its seconds per token: a larger pass that deviates by more, as while the process was stopped, counts
+as this"""
 
 
 class CostCurve:
@@ -51,8 +54,6 @@ class CostCurve:
         self._seen = [0] * (LONGEST + 1)
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._log_scale = 0.0
-        self.noise = 0.05
-        """typical relative deviation of a pass from the curve"""
         self._recall(known)
         self._started_from = self._shape.copy()
         self._shaped = [base * math.exp(shape) for base, shape in zip(self._base, self._shape, strict=True)]
@@ -79,6 +80,7 @@ class CostCurve:
         if n > LONGEST:
             each = seconds / n / (self.scale * (1.0 + self._per_context * length))
             before = each if self.per_token is None else self.per_token
+            each = min(max(each, before / OUTLIER), before * OUTLIER)
             self.per_token = before * (each / before) ** (1.0 / BULK_MEMORY)
             return
         deviation = math.log(seconds / self._at_scale_one(n, length))
@@ -87,7 +89,6 @@ class CostCurve:
         known = self._recent if len(self._recent) > 2 else (*self._recent, 0.0, 0.0)
         self._log_scale = sorted(known)[len(known) // 2]  # the median, or next to it
         surprise = max(-SURPRISE, min(SURPRISE, deviation - self._log_scale))
-        self.noise += 0.05 * (abs(surprise) - self.noise)
         self._seen[n] += 1
         self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
         self._shaped[n] = self._base[n] * math.exp(self._shape[n])

@@ -38,6 +38,8 @@ class Lengths:
         """known: what `as_dict` gave in another run."""
         self._stages: dict[int, list[list[float]]] = {}
         """by size of prompt: for each stage, how many answers outlasted it, of how many that reached it"""
+        self._powers: dict[int, list[float]] = {}
+        """what follows from that, until there is another answer: a round asks for it several times"""
         try:
             for size, stages in dict(known or {}).items():
                 found = [[float(outlasted), float(reached)] for outlasted, reached in stages]
@@ -48,7 +50,9 @@ class Lengths:
 
     def add(self, prompt: int, tokens: int, ended: bool) -> None:
         """An answer behind a prompt of so many tokens; one that was cut off would have gone on."""
-        stages = self._stages.setdefault(_size(prompt), [[0.0, 0.0] for _ in range(STAGES)])
+        size = _size(prompt)
+        stages = self._stages.setdefault(size, [[0.0, 0.0] for _ in range(STAGES)])
+        self._powers.pop(size, None)
         kept = 1.0 - 1.0 / MEMORY
         for i, stage in enumerate(stages):
             outlasted = tokens >= _end(i)
@@ -59,20 +63,27 @@ class Lengths:
 
     def expected(self, prompt: int, made: int, ahead: int) -> float:
         """Of the next `ahead` tokens of an answer that has `made`, how many there will be on average."""
-        stages = self._stages.get(_size(prompt))
+        powers = self._powers_of(_size(prompt))
         tokens, alive, at, end = 0.0, 1.0, made, made + ahead
+        i = min(int(math.log2(at / UNIT + 1.0)), STAGES - 1)
         while at < end:
-            i = min(int(math.log2(at / UNIT + 1.0)), STAGES - 1)
-            outlasted, reached = stages[i] if stages else (0.0, 0.0)
-            share = (outlasted + PRIOR_WEIGHT * PRIOR) / (reached + PRIOR_WEIGHT)
             to = end if i == STAGES - 1 else min(end, _end(i))
-            # S falls like a power within a stage, and by `share` over all of it.
-            grown, power = (to + UNIT) / (at + UNIT), math.log2(share)
+            grown, power = (to + UNIT) / (at + UNIT), powers[i]
             rise = power + 1.0 or 1e-9
             tokens += alive * (at + UNIT) * math.expm1(rise * math.log(grown)) / rise
             alive *= grown**power
-            at = to
+            at, i = to, min(i + 1, STAGES - 1)
         return tokens
+
+    def _powers_of(self, size: int) -> list[float]:
+        """S falls like a power within a stage, and by the share that outlasts it over all of it."""
+        if (powers := self._powers.get(size)) is None:
+            stages = self._stages.get(size) or [[0.0, 0.0]] * STAGES
+            powers = self._powers[size] = [
+                math.log2((outlasted + PRIOR_WEIGHT * PRIOR) / (reached + PRIOR_WEIGHT))
+                for outlasted, reached in stages
+            ]
+        return powers
 
     def earns_back(self, prompt: int, made: int, needed: float, ahead: int) -> bool:
         """Whether to pay at `made` tokens what `needed` further ones earn back, if at most `ahead` follow."""

@@ -39,22 +39,27 @@ class Outlook:
         anyway = min(forced + others.tokens, LONGEST - room - 1)
         table = self._target.table(anyway + room + 1, length)
         share = self.share(others, length)
-        self.verify = [seconds - table[anyway + 1] + share for seconds in table[anyway:]]
+        first = table[anyway + 1]
+        self.verify = [seconds - first + share for seconds in table[anyway:]]
+        self._dearest = max(self.verify)
 
     def plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
         arm, verify = self._arms[name], self.verify
         if arm.cost is None:
-            chain = [arm.acceptance.now(c) for c in offer.confidences[: self.affordable(room, 0.0, 0.0)]]
+            now = arm.acceptance.now
+            chain = [now(c) for c in offer.confidences[: self.affordable(room, 0.0, 0.0)]]
             return fastest(name, chain, 0.0, 0.0, verify)
         each = arm.cost.seconds(1, length)
         usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
         chain = arm.acceptance.ahead(room)
-        plan = fastest(name, chain[: self.affordable(room, each, usual)], each, usual, verify)
+        depth = self.affordable(room, each, usual)
+        plan = fastest(name, chain[:depth], each, usual, verify)
         if offer.lag <= UNPAID_LAG:
             return plan
         reading = max(0.0, arm.reading(offer.lag, length, self._target) - usual - each)
         # What it gains later is no longer bounded by the purse of now.
-        return plan._replace(reading=reading, later=fastest(name, chain, each, usual, verify).speed)
+        later = plan if depth == room else fastest(name, chain, each, usual, verify)
+        return Plan(name, plan.depth, plan.tokens, plan.seconds, reading, later.speed)
 
     def best(self, plans: Sequence[Plan]) -> tuple[Plan | None, str]:
         """The fastest plan that is not ruled out by what it must read first, and what speaks for it, or
@@ -91,7 +96,7 @@ class Outlook:
         """The depth up to which a round of which nothing is accepted stays within the purse."""
         verify = self.verify
         limit = verify[1] + self.purse.holds(verify[1])
-        if first + room * each + max(verify) <= limit:
+        if first + room * each + self._dearest <= limit:
             return room
         for j in range(1, room + 1):
             if first + j * each + verify[j + 1] > limit:

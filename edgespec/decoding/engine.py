@@ -142,7 +142,7 @@ class Decoding:
                 yield from self._introduce(choice)
                 finished = yield from self._round(forced, choice, seconds)
                 released = self._take(finished)
-                self._policy.observe(finished)
+                self._learn(finished)
                 if output.finish_reason is not None:
                     self._policy.finish(output.finish_reason == "stop")
                 self._request.on_round(finished)
@@ -207,6 +207,10 @@ class Decoding:
         context += ids
         self._keep(len(context) - 1)
 
+        likelihoods: list[float] = []
+        if drafter is not None:  # what the policy learns from takes time, too, and that is counted
+            judged = zip(drafted, judged_by, ids, strict=False)
+            likelihoods = [self._rule.likelihood(node, p, id) for node, p, id in judged]
         done = Round(
             drafted,
             emitted,
@@ -221,13 +225,12 @@ class Decoding:
         )
         if drafter is None:
             return done
-        judged = zip(drafted, judged_by, ids, strict=False)
         return replace(
             done,
             drafter=drafter.name,
             draft_steps=drafter.steps,
             hindsight=drafter.hindsight,
-            likelihoods=[self._rule.likelihood(node, p, id) for node, p, id in judged],
+            likelihoods=likelihoods,
         )
 
     def _take(self, finished: Round) -> list[Token]:
@@ -251,6 +254,16 @@ class Decoding:
             self.stats.add(finished, taken, seconds, plain)
             self.stats.off = self._policy.verdict
         return released
+
+    def _learn(self, finished: Round) -> None:
+        """Its time is part of decoding, or of what precedes the first token."""
+        started = perf_counter()
+        self._policy.observe(finished)
+        seconds = perf_counter() - started
+        if finished.place == self._prompt_length:
+            self.stats.prompt_seconds += seconds
+        else:
+            self.stats.decode_seconds += seconds
 
     def _released(self, tokens: list[Token]) -> list[Token]:
         """Tokens that the output released. With the last of them the cache is cut to the output and given

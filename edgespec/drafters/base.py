@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edgespec.backends.base import Step
 
@@ -29,8 +29,7 @@ class Node:
     """who proposed it"""
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """What a drafter could do behind a context, known without computing anything."""
 
     lag: int = 1

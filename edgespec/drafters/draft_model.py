@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from edgespec.backends.prefix import align, common_prefix
 from edgespec.decoding.sampling import Distribution, Mask
 from edgespec.drafters.base import GLANCE, DraftState, Hindsight, Node, Offer
 from edgespec.drafters.ngram import NGram
-from edgespec.errors import ModelError, UsageError
+from edgespec.errors import BackendError, ModelError, UsageError
 
 UNCLEAR = 4
 """The first of them stand behind too little to count."""
@@ -198,7 +199,10 @@ class DraftModel:
         token = self._state.rule.draw(q, len(self._context))
         if self._guessed and self._guessed.pop(0) != token:
             self._guessed, self._rows = [], []
-            self.backend.rollback(self.sequence, len(self._context))
+            # What was sampled must be verified, or the output would be biased. A cache that cannot be cut is
+            # empty, and what fails for good does so again before the next token is sampled.
+            with suppress(BackendError):
+                self.backend.rollback(self.sequence, len(self._context))
         self._context.append(token)
         return Node(token, q, self._confidence, self.name)
 

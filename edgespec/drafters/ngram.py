@@ -73,10 +73,12 @@ class NGram:
         known, text = len(self._text), self._text
         text += context[known:]
         # The n-grams that end before a token are followed by it: only what has a successor is indexed.
+        behind, longest = self._behind, self._sizes[0]
         for place in range(known, len(text)):
+            last = tuple(text[max(0, place - longest) : place])
             for n in self._sizes:
                 if place >= n:
-                    self._behind[tuple(text[place - n : place])] = place
+                    behind[last[-n:]] = place
         self._next = self._find(self._text)
         self._match = 0 if self._next is None else self._length_of_match(self._next)
 
@@ -89,8 +91,10 @@ class NGram:
 
     def _length_of_match(self, place: int) -> int:
         """How many tokens before `place` equal the last ones of the text."""
-        text, n = self._text, 0
-        while n < min(place, LONGEST_MATCH) and text[place - 1 - n] == text[-1 - n]:
+        text, n, most = self._text, 0, min(place, LONGEST_MATCH)
+        if text[place - most : place] == text[-most:]:
+            return most
+        while n < most and text[place - 1 - n] == text[-1 - n]:
             n += 1
         return n
 

@@ -10,6 +10,7 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from edgespec.hub import store
@@ -21,15 +22,15 @@ def read(name: str) -> dict[str, Any]:
     """The object in a file; empty if there is none."""
     try:
         found = json.loads(_path(name).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def write(name: str, found: dict[str, Any]) -> None:
-    """Replace a file, whole or not at all."""
+    """Replace a file, whole or not at all, though another process or thread may be writing it, too."""
     file = _path(name)
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")  # several may write at once
+    partial = file.with_name(f"{file.name}.{os.getpid()}-{get_ident()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(found), "utf-8")
@@ -37,7 +38,7 @@ def write(name: str, found: dict[str, Any]) -> None:
     except OSError as error:
         log.debug("%s is not kept: %s", file, error)
         with suppress(OSError):
-            partial.unlink(missing_ok=True)
+            partial.unlink()
 
 
 def _path(name: str) -> Path:

@@ -16,7 +16,7 @@ from edgespec.bench.finished import Finished
 from edgespec.bench.page import page
 from edgespec.bench.plots import check_installed
 from edgespec.bench.reference import measured_passes, open_reference
-from edgespec.bench.regret import Verdict, costs_of, judge
+from edgespec.bench.regret import Verdict, costs_of, judge, timed
 from edgespec.bench.run import Bench, Compared
 from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import of_prompt, summary
@@ -55,7 +55,7 @@ def bench(
         raise UsageError("--traces is for the plot of depth policies; add --html FILE, or leave it out")
     recorded = load(_readable(Path(traces))) if traces else []
     for file in filter(None, (html, resume)):
-        _check_writable(Path(file))
+        check_writable(Path(file))
     if html:
         check_installed()
     drafts = loading["draft"] or (None,)
@@ -64,9 +64,12 @@ def bench(
     threads = loading["threads"] or threads_for(loading["power"])
     bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
-        runtimes = [
-            opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating)) for draft in drafts
-        ]
+        runtimes: list[Runtime] = []
+        for draft in drafts:
+            runtime = opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating))
+            if runtimes:  # all run on the first one's target
+                runtime.target.close()
+            runtimes.append(runtime)
         target = runtimes[0].target
         beside = open_reference(target, threads) if reference else None
         if beside is not None:
@@ -87,7 +90,9 @@ def bench(
             {**loaded, **common, **generating, "models": [_identities(r) for r in runtimes]},
         )
         note(_plan(runtimes, len(prompts), repeats, reference, beside))
-        measured = _run(Bench(runtimes, generating, repeats, beside, html is not None), prompts, finished)
+        comparing = Bench(runtimes, generating, repeats, beside, html is not None)
+        comparing.check(prompt for prompt in prompts if finished.of(prompt) is None)
+        measured = _run(comparing, prompts, finished)
         found = []
         for runtime, about, results in zip(runtimes, settings, measured, strict=True):
             summed = summary(results, bandwidth.best, reference and beside is None)
@@ -116,17 +121,17 @@ def _identities(runtime: Runtime) -> list[str]:
 
 
 def _readable(file: Path) -> Path:
-    if not file.is_file():
+    if not file.exists() or file.is_dir():  # a pipe can be read, too
         raise UsageError(f"there is no file {file}")
     return file
 
 
-def _check_writable(file: Path) -> None:
-    folder = file.absolute().parent
-    if file.is_dir() or not folder.is_dir():
+def check_writable(file: Path) -> None:
+    """Raise UsageError unless it can be, as far as is known beforehand."""
+    if file.is_dir() or not file.absolute().parent.is_dir():
         raise UsageError(f"{file} cannot be written: it is a folder, or in one that is not there")
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        raise UsageError(f"{file} cannot be written: Permission denied")
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise UsageError(f"{file} cannot be written: you have no right to")
 
 
 def _plan(
@@ -175,7 +180,7 @@ def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
         return "there is no draft model, whose depth they would choose"
     if not isinstance(runtime.policy, Controller):
         return f"with --depth {runtime.depth} costs are not measured; use --depth auto"
-    if not traces:
+    if not timed(traces):
         return "proposals are recorded for greedy answers only (--traces FILE takes those of another run)"
     return judge(traces, costs_of(runtime.policy, model.name))
 

@@ -14,6 +14,8 @@ from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.loading import Settings
 from edgespec.control.controller import Controller
 
+from .hand_made import write_lora
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -72,7 +74,19 @@ def test_what_was_measured_with_other_sizes_is_measured_again(
     assert 3 in speed.pass_seconds(file, "llama.cpp", target, 1)
 
 
-@pytest.mark.parametrize("damage", ["x", None, -1.0, float("inf"), float("nan")])
+def test_a_context_without_room_to_measure_leaves_nothing_to_go_by(
+    target: LlamaCpp, model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the model would be taken to cost nothing for ever."""
+    file = model_files / "target.gguf"
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "n_ctx", 8)
+        assert set(speed.pass_seconds(file, "llama.cpp", target, 1).values()) == {0.0}
+    assert speed.known_seconds(file, "llama.cpp", 1) is None
+    assert speed.pass_seconds(file, "llama.cpp", target, 1)[1] > 0.0
+
+
+@pytest.mark.parametrize("damage", ["x", None, -1.0, 0.0, float("inf"), float("nan")])
 def test_damaged_times_are_measured_again(
     target: LlamaCpp, model_files: Path, home: Path, damage: object
 ) -> None:
@@ -89,7 +103,10 @@ def test_damaged_times_are_measured_again(
     assert speed.pass_seconds(file, "llama.cpp", target, 1)[3] > 0.0
 
 
-def test_whatever_changes_the_cost_of_passes_is_measured_apart() -> None:
+def test_whatever_changes_the_cost_of_passes_is_measured_apart(tmp_path: Path) -> None:
+    adapters = [tmp_path / name for name in ("one.gguf", "other.gguf")]
+    for adapter in adapters:
+        adapter.write_text(adapter.name)
     options: list[dict[str, Any]] = [
         {},
         {"kv_type": "q8_0"},
@@ -97,6 +114,24 @@ def test_whatever_changes_the_cost_of_passes_is_measured_apart() -> None:
         {"provider": "cuda"},
         {"gpu_layers": 0},
         {"repack": False},
+        {"strict": True},
+        {"sequences": 4},
+        {"lora": (adapters[0],)},
+        {"lora": (adapters[1],)},
+        {"lora": tuple(adapters)},
     ]
     assert len({Settings(**chosen).conditions for chosen in options}) == len(options)
     assert Settings().conditions == Settings(n_ctx=512, mmap=False).conditions == ""
+
+
+def test_what_is_learned_with_an_adapter_is_kept_apart_and_the_draft_is_not_measured_again(
+    model_files: Path, tmp_path: Path, home: Path
+) -> None:
+    adapter = write_lora(tmp_path / "lora.gguf")
+    options: dict[str, Any] = {"draft": model_files / "draft.gguf", "threads": 1, "n_ctx": 128}
+    for lora in ((), (adapter,)):
+        with edgespec.load(model_files / "target.gguf", lora=lora, **options) as runtime:
+            runtime.generate("stay", max_tokens=4)
+    [learned], [measured] = home.rglob("controller.json"), home.rglob(speed.FILE)
+    assert len(json.loads(learned.read_text("utf-8"))) == 2
+    assert len(json.loads(measured.read_text("utf-8"))) == 3  # the target twice, the draft once

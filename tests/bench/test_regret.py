@@ -13,7 +13,7 @@ import pytest
 
 from edgespec.bench.foresight import KNOWLEDGE, clairvoyant, fearless
 from edgespec.bench.policies import Bandit, ConfidenceThreshold, EntropyBound, Goodput, PlusTwoMinusOne
-from edgespec.bench.regret import OURS, costs_of, judge
+from edgespec.bench.regret import OURS, THRESHOLDS, costs_of, judge
 from edgespec.bench.replay import CURVES, MODEL, Costs, ours, play
 from edgespec.bench.traces import load
 from edgespec.control.policy import FixedDepth, Policy
@@ -22,7 +22,6 @@ from edgespec.control.purse import ADVANCE, RISK
 FOLDER = Path(__file__).parents[1] / "data" / "traces"
 RECORDED = {name: load(FOLDER / f"{name}.jsonl.gz") for name in ("coder", "coder-t07", "smollm2-lookup")}
 TRACES = RECORDED["coder"]
-THRESHOLDS = [0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95]
 
 each = pytest.mark.parametrize(("curve", "name"), [(curve, name) for curve in CURVES for name in RECORDED])
 
@@ -138,6 +137,15 @@ def test_all_policies_are_judged_by_the_best_fixed_depth_in_hindsight() -> None:
     assert verdicts["best depth per prompt, in hindsight"].share == pytest.approx(1.0)
     assert max(verdicts.values(), key=lambda v: v.speedup).policy == "clairvoyant"
     assert verdicts[OURS].share > verdicts["plain decoding"].share
+    (tuned,) = (v.speedup for name, v in verdicts.items() if name.startswith("best single confidence"))
+    assert tuned >= verdicts["confidence ≥ 0.4"].speedup
+
+
+def test_answers_of_a_single_token_do_not_count_among_the_policies_traces() -> None:
+    first, costs = TRACES[0], CURVES["flat kernel"]
+    text, model, astray = first.text, first.model, first.astray
+    short = [replace(first, text=text[:n], model=model[:n], astray=astray[:n]) for n in (0, 1)]
+    assert judge([*short, first], costs) == judge([first], costs)
 
 
 def test_a_replay_takes_its_costs_from_what_the_controller_has_learned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +16,7 @@ from edgespec.bench.traces import Trace, load, save
 from edgespec.control import priors
 from edgespec.control.controller import Controller
 from edgespec.control.policy import FixedDepth, Policy
+from edgespec.errors import UsageError
 
 from .synthetic import trace
 
@@ -81,6 +83,24 @@ def test_traces_survive_being_written_down(tmp_path: Path) -> None:
     for policy in POLICIES.values():
         assert play(found, policy(), FLAT).tokens == 39
     assert play(found, FixedDepth(4), FLAT).seconds == pytest.approx(play(text, FixedDepth(4), FLAT).seconds)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"no gzip",
+        gzip.compress(b"")[:10] + b"\xff" * 30,
+        gzip.compress(b"nonsense"),
+        gzip.compress(b'{"astray": 3, "model": [[1, 0.5, 0.5]]}'),
+        gzip.compress(b"[" * 100_000),
+        gzip.compress(b""),
+    ],
+)
+def test_what_holds_no_traces_is_refused(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "t.jsonl.gz").write_bytes(damage)
+    with pytest.raises(UsageError, match="holds no recorded traces"):
+        load(tmp_path / "t.jsonl.gz")
 
 
 # --- ours follows what happens ---

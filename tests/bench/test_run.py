@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from edgespec.bench.summary import interval, of_prompt, summary
 from edgespec.bench.timed import Run
 from edgespec.bench.traces import Guess, Trace
 from edgespec.errors import UsageError
-from edgespec.terminal.bench import closing_lines
+from edgespec.terminal.bench import check_writable, closing_lines
 
 from .results import compared, runs
 
@@ -215,3 +216,14 @@ def test_results_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
         file.write_text(json.dumps(head))
         with pytest.raises(UsageError, match="name another file"):
             Finished(file, SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["new.html", "old.html"])
+def test_a_file_that_may_not_be_written_is_refused_before_hours_of_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "old.html").touch()
+    check_writable(tmp_path / name)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_writable(tmp_path / name)

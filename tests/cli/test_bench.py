@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import UsageError
-from edgespec.terminal.bench import _check_writable
+from edgespec.terminal.bench import check_writable
 
 from .conftest import Edgespec
 
@@ -154,5 +154,23 @@ def test_what_this_user_may_not_write_is_refused_at_the_beginning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_, **__: False)  # of root everything is allowed
-    with pytest.raises(UsageError, match=r"page\.html cannot be written: Permission denied"):
-        _check_writable(tmp_path / "page.html")
+    with pytest.raises(UsageError, match=r"page\.html cannot be written: you have no right to"):
+        check_writable(tmp_path / "page.html")
+
+
+def test_a_suite_may_be_no_regular_file(edgespec: Edgespec, tmp_path: Path) -> None:
+    ended = edgespec("bench", tmp_path / "no.gguf", "--suite", "/dev/null")
+    assert ended.code == 2
+    assert "null has no prompts" in ended.err
+
+
+def test_a_prompt_that_does_not_fit_is_named_before_any_is_measured(
+    edgespec: Edgespec, pair: list[object], tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.jsonl"
+    prompts = {"short": "yes", "long": "stay " * 200}
+    suite.write_text("".join(json.dumps({"id": id, "prompt": text}) + "\n" for id, text in prompts.items()))
+    ended = edgespec("bench", *pair, "--suite", suite, "--ctx", 96, *USUAL)
+    assert ended.code == 1
+    assert "the prompt long does not fit into the context of 96 tokens" in ended.err
+    assert "1 of 2" not in ended.err

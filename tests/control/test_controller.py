@@ -115,6 +115,19 @@ def test_it_says_why_it_is_off() -> None:
     assert on.explain().startswith("model, depth ")
 
 
+def test_a_round_in_which_nobody_was_asked_is_not_explained_by_the_one_before() -> None:
+    """The last of a budget: there is room for one token."""
+    policy = controller(accept=0.9)
+    policy.observe(finished(0, 0, None))
+    assert "the first token comes with the prompt" in policy.explain()
+    policy.choose([MODEL], list(range(100)), 20)
+    policy.observe(finished(4, 4))
+    assert policy.explain().startswith("model, depth ")
+    policy.observe(finished(0, 0, None))
+    assert policy.explain().startswith("plain: nobody is asked")
+    assert "before: model, depth " in policy.explain()
+
+
 def test_catching_up_with_much_must_be_earned_back_by_what_is_expected_to_follow() -> None:
     def chosen(lag: int, budget: int | None, answers: int = 3) -> Drafter | None:
         policy = controller(accept=0.9)
@@ -225,6 +238,16 @@ def test_looking_around_stays_within_its_share_of_the_time() -> None:
             policy.observe(finished(0, 0, None))
     assert looks >= 10
     assert spent <= SHARE * 2000 + 0.5
+
+
+def test_a_look_during_which_the_process_was_stopped_does_not_silence_the_drafter() -> None:
+    policy, looks = controller(accept=0.05, draft=0.5, ledger=Ledger(1000.0)), 0
+    for _ in range(200):
+        look = policy.choose([MODEL], list(range(100)), 20).look
+        looks += look
+        policy.observe(finished(0, 0, "model", 3600.0) if look else finished(0, 0, None))
+    assert looks >= 3
+    assert policy.ledger.lost < SHARE * policy.ledger.seconds
 
 
 @pytest.mark.parametrize("forked", [False, True])

@@ -49,6 +49,18 @@ def test_throttling_by_half_is_followed_within_four_passes_at_every_size() -> No
     assert curve.seconds(1) == pytest.approx(0.052, rel=0.05)
 
 
+def test_a_stop_while_a_prompt_is_read_does_not_make_reading_look_several_times_as_dear() -> None:
+    """A draft model would not be let read again, and so never be seen to be faster."""
+    curve = CostCurve(Q4_0)
+    for _ in range(4):
+        curve.observe(512, 0, 1.0)
+    curve.observe(512, 0, 3600.0)
+    assert curve.seconds(512) < 2.1
+    for _ in range(8):
+        curve.observe(512, 0, 1.0)
+    assert curve.seconds(512) == pytest.approx(1.0, rel=0.1)
+
+
 def test_a_cliff_between_the_measured_sizes_is_learned_where_it_is() -> None:
     curve = CostCurve(Q4_0)
     rng = np.random.default_rng(0)

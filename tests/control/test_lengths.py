@@ -86,6 +86,15 @@ def test_lengths_that_change_are_followed() -> None:
     assert lengths.expected(2000, 0, FAR) < 150
 
 
+def test_an_answer_counts_though_the_expectation_was_asked_for_before_it_ended() -> None:
+    asked, fresh = Lengths(), Lengths()
+    for tokens in (300, 20, 9000):
+        asked.expected(2000, 5, FAR)
+        for lengths in (asked, fresh):
+            lengths.add(2000, tokens, ended=True)
+    assert asked.expected(2000, 5, FAR) == fresh.expected(2000, 5, FAR)
+
+
 def test_what_was_learned_survives_a_run_and_nonsense_does_not() -> None:
     lengths = Lengths()
     lengths.add(2000, 300, ended=True)

@@ -11,8 +11,10 @@ import pytest
 from pair import TARGET, VOCABULARY, load
 
 from edgespec.control.policy import FixedDepth
+from edgespec.decoding import engine as engine_module
 from edgespec.decoding.engine import Request
 from edgespec.decoding.generation import Engine
+from edgespec.decoding.rounds import Round
 from edgespec.decoding.sampling import SamplerSettings
 from edgespec.drafters.base import Drafter, DraftState, Node
 from edgespec.drafters.draft_model import DraftModel
@@ -250,6 +252,24 @@ def test_a_draft_whose_context_fills_up_drafts_less_and_then_not_at_all(
 def test_an_empty_prompt_is_refused(build: Build) -> None:
     with pytest.raises(UsageError, match="prompt is empty"):
         build().generate([], Request())
+
+
+def test_the_time_in_which_the_policy_learns_is_part_of_decoding(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else speculation would be compared with plain decoding without what learning costs it."""
+    now = [0.0]
+
+    class Slow(FixedDepth):
+        def observe(self, finished: Round) -> None:
+            now[0] += 1.0
+
+    monkeypatch.setattr(engine_module, "perf_counter", lambda: now[0])
+    engine = build(NGram())
+    engine.policy = Slow(2)
+    stats = engine.generate(PROMPT, Request(NO_END, max_tokens=12)).run().stats
+    assert stats.overhead_seconds == pytest.approx(stats.rounds, abs=0.5)
+    assert stats.prompt_seconds == pytest.approx(1.0, abs=0.5)
 
 
 # --- drafters that fail ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from edgespec.drafters.base import DraftState
 from edgespec.drafters.compatibility import check_vocabularies
 from edgespec.drafters.draft_model import USUAL_LAG, DraftModel
 from edgespec.drafters.ngram import NGram
-from edgespec.errors import IncompatiblePair
+from edgespec.errors import BackendError, IncompatiblePair
 
 
 @pytest.fixture
@@ -114,6 +115,26 @@ def test_guessing_ahead_saves_passes_and_changes_no_token(drafter: DraftModel) -
     tokens, passes = draft(again, 0)
     assert passes == 9
     assert draft(again, 4) == (tokens, 2)  # five q's with each pass
+
+
+def test_what_was_sampled_is_drafted_though_the_cache_cannot_be_cut_behind_it(
+    drafter: DraftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To drop it would be to choose by its value: only where lookup guessed otherwise is anything cut."""
+    rng = np.random.default_rng(9)
+    rollback = drafter.backend.rollback
+
+    def broken(sequence: Any, length: int) -> None:
+        rollback(sequence, 0)
+        raise BackendError("it could not roll back")
+
+    drafter.guesses = 4
+    for seed in range(20):
+        drafter.begin([*text(30, seed), *text(30, seed)[1:]], state(rng, temperature=50.0))
+        with monkeypatch.context() as patch:
+            patch.setattr(drafter.backend, "rollback", broken)
+            drafted = [drafter.extend() for _ in range(4)]
+        assert all(node is not None and node.q is not None for node in drafted)
 
 
 def test_it_drafts_to_the_end_of_its_context_and_no_further(drafter: DraftModel) -> None:

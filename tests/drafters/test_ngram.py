@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.drafters.ngram import NGram
+from edgespec.drafters.ngram import LONGEST_MATCH, NGram, confidence
 
 STATE: Any = None  # a point mass needs no sampler
 
@@ -45,6 +45,16 @@ def test_the_sizes_bound_what_counts_as_a_match() -> None:
     assert drafted(NGram(longest=1, shortest=1), "abXaYa") == "YaYa"
     assert drafted(NGram(longest=3, shortest=3), "abXab") == ""
     assert drafted(NGram(longest=3, shortest=3), "1abX2ab1ab") == "X2ab"
+
+
+@pytest.mark.parametrize("length", [2, 5, 31, 32, 33, 40])
+def test_an_offer_is_as_sure_as_the_match_is_long(length: int) -> None:
+    copied = list(range(100, 100 + length))
+    for context in ([*copied, 7, 1, *copied], [9, *copied, 7, 1, *copied]):
+        offer = NGram().offer(context)
+        assert offer is not None
+        assert offer.token == 7
+        assert offer.confidences[0] == confidence(min(length, LONGEST_MATCH))
 
 
 def test_the_index_grows_with_the_text_and_forgets_another_one() -> None:

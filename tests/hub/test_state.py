@@ -1,47 +1,58 @@
-"""Small files that edgespec keeps for itself."""
+"""What edgespec keeps for itself only saves time: nothing that happens to it is an error."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from edgespec.hub import state
+from edgespec.hub import state, store
+
+FILE = "kept.json"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
-    return tmp_path
+def folder() -> Path:
+    return store.home().parent / "state"
 
 
-def test_what_cannot_be_kept_leaves_the_one_before_and_nothing_else(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", [b"", b"{ nonsense", b"[1]", b"\xff", b"[" * 100_000])
+def test_a_damaged_file_is_none(damage: bytes) -> None:
+    state.write(FILE, {"a": 1})
+    assert state.read(FILE) == {"a": 1}
+    (folder() / FILE).write_bytes(damage)
+    assert state.read(FILE) == {}
+    state.write(FILE, {"a": 2})
+    assert state.read(FILE) == {"a": 2}
+
+
+def test_two_who_write_at_once_leave_what_one_of_them_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = {"short": 1}, {"long": list(range(100))}
+
+    def interrupted(path: Path, text: str, encoding: str) -> int:
+        with path.open("w", encoding=encoding) as file:
+            if "short" in text:
+                other = Thread(target=state.write, args=(FILE, long))
+                other.start()
+                other.join()
+            return file.write(text)
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    state.write(FILE, short)
+    assert state.read(FILE) in (short, long)
+    assert [file.name for file in folder().iterdir()] == [FILE]
+
+
+def test_what_cannot_be_written_leaves_the_file_before_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state.write("costs.json", {"a": 1})
+    state.write(FILE, {"a": 1})
 
-    def full(*_: object) -> None:
-        raise OSError("disk full")
+    def full(path: Path, text: str, encoding: str) -> int:
+        path.touch()
+        raise OSError("no space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
-        state.write("costs.json", {"a": 2})
-    assert state.read("costs.json") == {"a": 1}
-    assert [file.name for file in (home / "state").iterdir()] == ["costs.json"]
-
-
-def test_processes_that_write_at_once_do_not_share_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longer one's end behind the shorter one's text would be no JSON."""
-    written: set[Path] = set()
-    write_text = Path.write_text
-
-    def note(self: Path, *arguments: str) -> int:
-        written.add(self)
-        return write_text(self, *arguments)
-
-    monkeypatch.setattr(Path, "write_text", note)
-    for pid in (1, 2):
-        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        state.write("costs.json", {"process": pid})
-    assert len(written) == 2 and state.read("costs.json") == {"process": 2}
+    monkeypatch.setattr(Path, "write_text", full)
+    state.write(FILE, {"a": 2})
+    assert state.read(FILE) == {"a": 1}
+    assert [file.name for file in folder().iterdir()] == [FILE]

@@ -104,3 +104,13 @@ def test_ctrl_c_while_llama_cpp_reports_something_is_not_lost(model_files: Path)
     with pytest.raises(KeyboardInterrupt):
         edgespec.load(model_files / "target.gguf")
     edgespec.load(model_files / "target.gguf").close()
+
+
+def test_drafters_of_another_target_are_refused(runtime: edgespec.Runtime, model_files: Path) -> None:
+    with edgespec.load(model_files / "target.gguf", draft="ngram", n_ctx=256) as other:
+        assert runtime.generate_as(other, "stay", max_tokens=3).tokens
+    with (
+        edgespec.load(model_files / "draft.gguf", draft="ngram", n_ctx=256) as other,
+        pytest.raises(edgespec.UsageError, match="drafts for draft"),
+    ):
+        runtime.generate_as(other, "stay", max_tokens=3)

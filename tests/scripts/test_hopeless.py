@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,3 +27,15 @@ def test_a_hopeless_draft_costs_as_much_fits_and_is_rejected(model_files: Path, 
             texts.append(answer.text)
     assert accepted[1] < accepted[0] / 2
     assert texts[0] == texts[1]
+
+
+def test_what_cannot_be_made_hopeless_is_refused_in_words(model_files: Path, tmp_path: Path) -> None:
+    draft, text = tmp_path / "draft.gguf", tmp_path / "text.gguf"
+    shutil.copy(model_files / "draft.gguf", draft)
+    text.write_text("no model")
+    for words in ((draft, draft), (text, tmp_path / "bad.gguf"), (draft, tmp_path)):
+        ended = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
+        assert ended.returncode != 0
+        assert "Error: " in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert draft.read_bytes() == (model_files / "draft.gguf").read_bytes()
