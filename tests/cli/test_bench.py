@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import UsageError
-from edgespec.terminal.bench import check_writable
 
 from .conftest import Edgespec
 
@@ -148,14 +147,6 @@ def test_a_suite_that_is_not_there_is_refused_before_anything_is_loaded(
     ended = edgespec("bench", tmp_path / "no.gguf", "--suite", tmp_path / "none.jsonl")
     assert ended.code == 2
     assert "there is no file" in ended.err
-
-
-def test_what_this_user_may_not_write_is_refused_at_the_beginning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("os.access", lambda *_, **__: False)  # of root everything is allowed
-    with pytest.raises(UsageError, match=r"page\.html cannot be written: you have no right to"):
-        check_writable(tmp_path / "page.html")
 
 
 def test_a_suite_may_be_no_regular_file(edgespec: Edgespec, tmp_path: Path) -> None:
