@@ -187,8 +187,8 @@ def test_a_tokenizer_that_was_saved_to_cut_and_to_fill_up_texts_does_neither(
     saved.enable_padding(length=16)
     saved.save(str(folder / "tokenizer.json"))
     cut = HFTokenizer(folder)
-    for text in ("a", "stay a minute " * 9):
-        assert cut.encode(text) == tokenizer.encode(text)
+    for said in ("a", "stay a minute " * 9):
+        assert cut.encode(said) == tokenizer.encode(text)
 
 
 def write_sentencepiece(folder: Path) -> Path:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.errors import UsageError
-
 from .conftest import Edgespec
 
 USUAL = ("--max-tokens", 30, "--logit-bias", "22=-inf", "--threads", 1)
