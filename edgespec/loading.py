@@ -42,7 +42,7 @@ def load(
     n_ctx: int | None = None,
     threads: int | None = None,
     kv_type: str | None = None,
-    repack: bool = True,
+    low_memory: bool = False,
     mmap: bool = True,
     gpu_layers: int | None = None,
     lora: Sequence[str | Path] = (),
@@ -70,8 +70,9 @@ def load(
         faster one, measured once); the draft's is the target's unless given, and "onnx" for an ONNX model.
     provider: what ONNX Runtime computes on: "cpu" (the default), "auto", "cuda", …
     n_ctx: tokens of context; None: 4096, or what the model was trained for if that is less.
-    threads, kv_type, repack, mmap, gpu_layers, lora: see `LlamaCppOptions`; the ONNX
+    threads, kv_type, mmap, gpu_layers, lora: see `LlamaCppOptions`; the ONNX
         backend refuses what it cannot honour. kv_type None: f16, and f32 in ONNX.
+    low_memory: keep no copy of the weights in an order that llama.cpp is faster with.
     chat_template: Jinja source to use instead of the model's.
     strict: demand output bitwise equal to plain decoding; refused on backends that cannot give it.
     memory_check: refuse what cannot stay in memory, before anything is allocated (see docs/devices.md).
@@ -126,7 +127,7 @@ def load(
         n_ctx=n_ctx,
         threads=threads,
         kv_type=kv_type,
-        repack=repack,
+        low_memory=low_memory,
         mmap=mmap,
         gpu_layers=gpu_layers,
         lora=tuple(map(Path, lora)),

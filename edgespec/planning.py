@@ -190,7 +190,7 @@ def _with_one_cache(file: ModelFile, backend: str, settings: Settings) -> Footpr
         if backend == "llama.cpp":
             sizes = gguf_sizes(file.path)
             n_ctx = min(settings.n_ctx or DEFAULT_CONTEXT, sizes.context)
-            return llama_cpp(sizes, n_ctx, settings.kv_type or "f16", settings.repack, settings.mmap)
+            return llama_cpp(sizes, n_ctx, settings.kv_type or "f16", not settings.low_memory, settings.mmap)
         folder = file.path if is_onnx(file.path) else conversion_of(file)
         if not is_converted(folder):
             return Footprint(0, size_of(folder), 0, 0, 0)

@@ -12,7 +12,7 @@ from edgespec.backends.conversion import conversion_of, has_conversion, trimmed_
 from edgespec.backends.fingerprint import identity
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.speed import fastest
-from edgespec.convert.folder import VOCABULARY, is_trimmed
+from edgespec.convert.folder import VOCABULARY, is_trimmed, read_report
 from edgespec.errors import UsageError
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.model_file import ModelFile
@@ -30,7 +30,7 @@ class Settings:
     n_ctx: int | None = None
     threads: int | None = None
     kv_type: str | None = None
-    repack: bool = True
+    low_memory: bool = False
     mmap: bool = True
     gpu_layers: int | None = None
     lora: tuple[Path, ...] = ()
@@ -50,7 +50,7 @@ class Settings:
             "sequences": None if self.sequences == 1 else self.sequences,
         }
         named = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-        named += ["no-repack"] * (not self.repack) + ["strict"] * self.strict
+        named += ["low-memory"] * self.low_memory + ["strict"] * self.strict
         return " ".join(named)
 
 
@@ -110,6 +110,8 @@ def _choose(file: ModelFile, settings: Settings, depth: int) -> str:
         return "onnx"
     try:
         _check_onnx(settings)
+        if settings.low_memory:
+            _check_copies(conversion_of(file, settings.provider), settings)
     except UsageError:
         return "llama.cpp"
     openers: dict[str, Callable[[], Backend]] = {
@@ -138,7 +140,7 @@ def _llama_cpp(file: ModelFile, settings: Settings) -> Backend:
         n_ctx=settings.n_ctx,
         threads=settings.threads,
         kv_type=settings.kv_type or "f16",
-        repack=settings.repack,
+        repack=not settings.low_memory,
         mmap=settings.mmap,
         gpu_layers=settings.gpu_layers,
         lora=settings.lora,
@@ -156,8 +158,17 @@ def _check_onnx(settings: Settings) -> None:
         from edgespec.backends.onnx_buffers import kv_type
 
         kv_type(settings.kv_type)
-    if not settings.repack or not settings.mmap:
-        raise UsageError("--no-repack and --no-mmap are llama.cpp's; leave them out with ONNX models")
+    if not settings.mmap:
+        raise UsageError("--no-mmap is llama.cpp's; leave it out with ONNX models")
+
+
+def _check_copies(path: Path, settings: Settings) -> None:
+    report = read_report(path)
+    if settings.low_memory and (report is None or report.portable):
+        raise UsageError(
+            f"{path.name} runs on ONNX Runtime's own operators, which keep a copy of the weights; leave "
+            "--low-memory out, or use a conversion for edgespec's kernels, or llama.cpp"
+        )
 
 
 def _onnx(file: ModelFile, settings: Settings) -> Backend:
@@ -173,4 +184,5 @@ def _onnx(file: ModelFile, settings: Settings) -> Backend:
         sequences=settings.sequences,
     )
     path = file.path if is_onnx(file.path) else conversion_of(file, settings.provider)
+    _check_copies(path, settings)
     return Onnx(path, options, name=file.title)

@@ -113,7 +113,7 @@ def test_whatever_changes_the_cost_of_passes_is_measured_apart(tmp_path: Path) -
         {"kv_type": "f32"},
         {"provider": "cuda"},
         {"gpu_layers": 0},
-        {"repack": False},
+        {"low_memory": True},
         {"strict": True},
         {"sequences": 4},
         {"lora": (adapters[0],)},

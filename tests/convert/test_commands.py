@@ -15,10 +15,12 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 import edgespec
+from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
 from edgespec.convert.folder import read_report
 from edgespec.errors import ModelError, UsageError
+from edgespec.kernels import library
 
 from .tiny_models import CONTEXT, Tiny, write_tiny
 
@@ -175,7 +177,7 @@ def test_another_conversion_is_measured_anew_and_llama_cpp_is_not(
         ({"kv_type": "q8_0"}, "choose from f32, f16"),
         ({"gpu_layers": 3}, "--provider"),
         ({"lora": ["a.gguf"]}, "LoRA"),
-        ({"repack": False}, "--no-repack"),
+        ({"mmap": False}, "--no-mmap"),
         ({"provider": "cuda"}, "cuda is not in this build"),
     ],
 )
@@ -183,6 +185,17 @@ def test_what_onnx_cannot_honour_is_refused(model: Path, options: dict[str, obje
     convert(model)
     with pytest.raises(UsageError, match=message):
         edgespec.load(model, **{"backend": "onnx", "threads": 1} | options)
+
+
+def test_only_what_copies_no_weights_runs_in_low_memory(model: Path) -> None:
+    convert(model, portable=True)
+    with pytest.raises(UsageError, match="which keep a copy of the weights; leave --low-memory out"):
+        edgespec.load(model, backend="onnx", threads=1, low_memory=True)
+    with edgespec.load(model, backend="auto", threads=1, low_memory=True) as runtime:
+        assert isinstance(runtime.target, LlamaCpp)
+    if library.unavailable() is None:
+        convert(model, portable=False)
+        edgespec.load(model, backend="onnx", threads=1, low_memory=True).close()
 
 
 def test_an_onnx_model_is_not_for_llama_cpp(model: Path) -> None:

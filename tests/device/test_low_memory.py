@@ -17,7 +17,7 @@ PEAK = """
 import re, sys, edgespec
 path, draft = sys.argv[1:]
 depth = 0 if draft == "none" else 4
-with edgespec.load(path, draft=draft, depth=depth, n_ctx=2048, repack=False) as runtime:
+with edgespec.load(path, draft=draft, depth=depth, n_ctx=2048, low_memory=True) as runtime:
     runtime.generate([token % 1000 for token in range(1000)], max_tokens=16)
 print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10)
 """
