@@ -17,6 +17,8 @@ from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.hub import store
 from edgespec.hub.catalog import load_catalog
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # some tests import onnxruntime by themselves
+
 # How long an example takes is no test. In CI the examples are the same every time, so that a change is not
 # refused for what it has not touched.
 settings.register_profile("edgespec", deadline=None, derandomize=bool(os.environ.get("CI")))

@@ -41,13 +41,11 @@ LONGEST = 300
 def onnxruntime() -> ModuleType:
     """The package onnxruntime. Raises BackendError if it cannot be loaded."""
     try:
-        import onnxruntime as module
+        return library.import_onnxruntime()
     except ImportError as error:
         raise BackendError(
             f"the ONNX backend needs the package onnxruntime: pip install 'edgespec[onnx]' ({error})"
         ) from error
-    loaded: ModuleType = module
-    return loaded
 
 
 def session_options(threads: int) -> Any:

@@ -8,6 +8,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import edgespec.kernels
@@ -57,6 +58,21 @@ def _warn(message: str) -> None:
     log.warning(message)
 
 
+def import_onnxruntime() -> ModuleType:
+    """The package onnxruntime, which sends nothing to anybody. Raises ImportError.
+
+    From 1.29 on, its packages for Linux and macOS otherwise report every process and model to Microsoft, and
+    keep an identifier of the machine and what is still to be sent in the user's cache folder
+    (github.com/microsoft/onnxruntime/pull/27379).
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when the library is loaded
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()  # of Windows, which has its own
+    loaded: ModuleType = onnxruntime
+    return loaded
+
+
 @cache
 def _probe(library: Path) -> tuple[str | None, str | None]:
     """(why it does not work, its instruction set), one of which is None."""
@@ -74,8 +90,7 @@ def _probe(library: Path) -> tuple[str | None, str | None]:
     if name is None:
         return isa_error().decode(errors="replace"), None
     try:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         onnxruntime.SessionOptions().register_custom_ops_library(str(library))
     except ImportError:
         return "the package onnxruntime is not installed", None

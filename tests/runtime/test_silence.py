@@ -61,5 +61,17 @@ def test_a_run_with_onnx_runtime_is_silent(converted: Path, tmp_path: Path) -> N
     assert_silent(converted / "target.gguf", options, tmp_path)
 
 
+def test_onnx_runtime_prepares_to_tell_nobody_of_it(
+    converted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since 1.29 it reports what runs, unless told not to, and keeps reports in the user's cache folder."""
+    for name in ("ORT_DISABLE_TELEMETRY", "CI", "GITHUB_ACTIONS", "TF_BUILD"):  # in CI it does not anyway
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "user"))
+    assert_silent(converted / "target.gguf", {"backend": "onnx", "draft": "ngram"}, tmp_path / "home")
+    assert not list(tmp_path.glob("user/**/*onnxruntime*"))
+
+
 def test_a_run_of_a_real_model_is_silent() -> None:
     assert_silent(need("smollm2-135m"), {"n_ctx": 512, "depth": 4})
