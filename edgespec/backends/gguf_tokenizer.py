@@ -15,11 +15,9 @@ from edgespec.backends.llama_library import llama
 from edgespec.errors import UsageError
 
 _SPACE = "▁"  # how SentencePiece writes a space
-_DEEP = 4096
-"""characters that any thread has the stack for"""
-_RUN = re.compile(rf"(?<!\S)\S{{{_DEEP},}}|(?<!\s)\s{{{_DEEP},}}")
 _PER_MIB = 1024
-"""characters that a MiB of stack is for: a third of those that llama.cpp has room for in it"""
+"""characters that a MiB of stack is for, which all threads have; llama.cpp has room for thrice as many"""
+_RUN = re.compile(rf"(?<!\S)\S{{{_PER_MIB},}}|(?<!\s)\s{{{_PER_MIB},}}")
 _LONGEST = 1 << 20
 """characters without a break that are tokenized at all"""
 _starting = Lock()
@@ -67,7 +65,7 @@ class GGUFTokenizer:
     def _unbroken(self, text: str) -> int:
         """How many characters of a text follow each other without a break, if so many that llama.cpp may run
         out of stack: regular expressions, by which it splits texts, take nested calls for each."""
-        if len(text) < _DEEP or self._c.llama_vocab_type(self._vocab) != self._c.LLAMA_VOCAB_TYPE_BPE:
+        if len(text) < _PER_MIB or self._c.llama_vocab_type(self._vocab) != self._c.LLAMA_VOCAB_TYPE_BPE:
             return 0
         return max((len(run[0]) for run in _RUN.finditer(text)), default=0)
 

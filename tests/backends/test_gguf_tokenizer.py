@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
@@ -93,6 +95,15 @@ def test_a_long_text_without_a_break_is_tokenized(splitting: GGUFTokenizer, piec
     """With the stack of usual threads llama.cpp would end the process here."""
     text = f"a{piece.decode() * 60_000}m\n"
     assert b"".join(map(splitting.piece, splitting.encode(text, bos=False))) == text.encode()
+
+
+def test_a_thread_with_little_stack_tokenizes_such_a_text(splitting: GGUFTokenizer) -> None:
+    """As threads have that Python starts on Windows, or with musl."""
+    usual = threading.stack_size(1 << 20)
+    with ThreadPoolExecutor(1) as pool:
+        encoded = pool.submit(splitting.encode, "s" * 4_000, bos=False)
+        threading.stack_size(usual)
+        assert b"".join(map(splitting.piece, encoded.result())) == b"s" * 4_000
 
 
 def test_a_text_without_a_break_that_takes_too_much_memory_is_refused(splitting: GGUFTokenizer) -> None:
