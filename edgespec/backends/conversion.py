@@ -68,7 +68,7 @@ def conversion_of(file: ModelFile, provider: str | None = None) -> Path:
         raise ModelError(f"{file.title} has not been converted to ONNX yet: {command}")
     if folder == portable:
         command += " --portable"
-    if not _is_of(folder, report, file):
+    if not _is_of(report, file):
         raise ModelError(f"{folder.name} was made from another file; convert again: {command}")
     return folder
 
@@ -86,7 +86,7 @@ def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile 
     if (named := accelerator(provider)) is not None:
         log.warning("%s is not used: edgespec's kernels compute on the CPU, not on %s", folder.name, named)
         return None
-    if report.version != VERSION or not _is_of(folder, report, file):
+    if report.version != VERSION or not _is_of(report, file):
         log.warning(
             "%s was made from another file or by another version, and is not used; make it again: "
             "edgespec trim %s",
@@ -97,6 +97,6 @@ def trimmed_draft_of(file: ModelFile, provider: str | None = None) -> ModelFile 
     return ModelFile(str(folder), folder, size_of(folder), "path", folder.name, file.licence)
 
 
-def _is_of(folder: Path, report: Report, file: ModelFile) -> bool:
+def _is_of(report: Report, file: ModelFile) -> bool:
     """Whether a conversion is of what the file holds; not looked into where only sizes are wanted."""
-    return not file.size or is_made_from(folder, report, file.path, file.sha256)
+    return not file.size or is_made_from(report, file.path, file.sha256)

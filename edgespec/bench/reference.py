@@ -60,7 +60,7 @@ def _gguf_of(path: Path) -> Path:
             f"there is no GGUF file of {path.name}, which plain llama.cpp would run as reference; leave "
             "--reference out"
         )
-    if not is_made_from(path, report, source):
+    if not is_made_from(report, source):
         raise UsageError(
             f"{path.name} was made from another file than {source.name} beside it; leave --reference out"
         )

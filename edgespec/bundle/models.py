@@ -129,11 +129,7 @@ def _conversion(file: ModelFile, kernels: bool) -> Path:
 def _is_current(folder: Path, file: ModelFile) -> bool:
     """Whether a folder is a conversion of what the file holds, by this version: no other one is loaded."""
     report = read_report(folder) if is_converted(folder) else None
-    return (
-        report is not None
-        and report.version == VERSION
-        and is_made_from(folder, report, file.path, file.sha256)
-    )
+    return report is not None and report.version == VERSION and is_made_from(report, file.path, file.sha256)
 
 
 def _folder(file: ModelFile, model: Path, role: str) -> Bundled:

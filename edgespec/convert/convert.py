@@ -34,7 +34,7 @@ from edgespec.convert.folder import (
 )
 from edgespec.convert.graph import Variant, build_graph, has_tiled_attention
 from edgespec.convert.head import Head
-from edgespec.convert.origin import changed_at, checksum, note_time
+from edgespec.convert.origin import changed_at, checksum, is_made_from
 from edgespec.convert.source import Source
 from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.tiles import Tiles
@@ -99,18 +99,14 @@ def convert(
     with _locked(folder):
         known = None if force else read_report(folder)
         options = (VERSION, portable, small, None if hidden is None else [*hidden], trimmed)
-        if known is not None and options == (
-            known.version,
-            known.portable,
-            known.small,
-            known.hidden,
-            known.trimmed,
+        if (
+            known is not None
+            and options == (known.version, known.portable, known.small, known.hidden, known.trimmed)
+            and is_made_from(known, source.path)
         ):
-            same = (known.source_bytes, known.source_mtime_ns) == (_bytes(source), changed)
-            if same or known.source_sha256 == _sha256(source, progress):
-                if _is_whole(folder, known, progress):
-                    return Conversion(folder, note_time(folder, known, changed), fresh=False)
-                progress.message(f"{folder.name} is damaged, and is made again")
+            if _is_whole(folder, known, progress):
+                return Conversion(folder, known, fresh=False)
+            progress.message(f"{folder.name} is damaged, and is made again")
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
         _require_room(source, storage, folder)
