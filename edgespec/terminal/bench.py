@@ -181,7 +181,10 @@ def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
     if not isinstance(runtime.policy, Controller):
         return f"with --depth {runtime.depth} costs are not measured; use --depth auto"
     if not timed(traces):
-        return "proposals are recorded for greedy answers only (--traces FILE takes those of another run)"
+        return (
+            "proposals are recorded for greedy answers of several tokens only (--traces FILE takes those of "
+            "another run)"
+        )
     return judge(traces, costs_of(runtime.policy, model.name))
 
 
