@@ -213,7 +213,10 @@ def application(turns: Turns, metrics: Metrics, model: str, limits: Limits) -> S
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
+        try:
+            yield
+        except asyncio.CancelledError:  # told twice to end; as a failure it would be logged with a traceback
+            return
         turns.close()
 
     paths = {

@@ -102,6 +102,7 @@ def test_told_twice_it_ends_at_once(endless_file: Path) -> None:
             until(lambda: not listens())
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) in (-signal.SIGINT, 128 + signal.SIGINT)
+        assert process.stderr and "Traceback" not in process.stderr.read()
 
 
 def test_the_key_may_come_from_the_environment(model_files: Path) -> None:
