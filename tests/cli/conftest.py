@@ -42,8 +42,9 @@ Edgespec = Callable[..., Ended]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a user with no models, no history and no colours asked for."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "OLLAMA_MODELS")}
+    """Of a user with no models, no history, no colours asked for, and output that is buffered as usual."""
+    left_out = ("NO_COLOR", "FORCE_COLOR", "OLLAMA_MODELS", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return kept | {
         "HOME": str(tmp_path),
         "EDGESPEC_HOME": str(tmp_path / "edgespec"),
