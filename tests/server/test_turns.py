@@ -32,9 +32,11 @@ def busy(server: Server) -> Iterator[None]:
     gate.open.clear()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.complete, "stay", temperature=0, max_tokens=5)
-        assert gate.reached.wait(PATIENCE)
-        yield
-        gate.open.set()
+        try:
+            assert gate.reached.wait(PATIENCE)
+            yield
+        finally:
+            gate.open.set()
         assert first.result()["usage"]["completion_tokens"] == 5
 
 
