@@ -90,7 +90,7 @@ class Folder:
 
     def _files(self) -> list[Path]:
         """What was saved, or was being saved when a process was killed; not what else a user keeps there."""
-        return [file for file in self.path.glob("*/*") if _OWN.fullmatch(f"{file.parent.name}/{file.name}")]
+        return [file for file in self.path.glob("*/*") if _is_ours(file)]
 
 
 class Shelf:
@@ -165,9 +165,18 @@ def _read_header(file: Path) -> Saved | None:
         if not (isinstance(tokens, list) and all(isinstance(token, int) for token in tokens)):
             raise ValueError("its tokens are none")
         return Saved(tokens, file)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except OSError as error:
+        log.warning("%s cannot be read: %s", file, error.strerror)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         log.warning("%s is no saved cache: %s", file, error)
-        return None
+        if _is_ours(file):  # such as an empty one that a power cut left
+            with suppress(OSError):
+                file.unlink()
+    return None
+
+
+def _is_ours(file: Path) -> bool:
+    return _OWN.fullmatch(f"{file.parent.name}/{file.name}") is not None
 
 
 def _digest(file: Path) -> str:

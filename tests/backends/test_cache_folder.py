@@ -81,11 +81,16 @@ def test_what_is_damaged_is_forgotten_and_computed_anew(
         file.write_bytes(content)
     (damaged[0].parent / "mine.cache").write_bytes(b"no cache")
     (damaged[0].parent / "yours.cache").write_bytes(b'{"tokens": {}}\n')
+    empty = damaged[0].with_stem("0" * 32)
+    empty.touch()
     with caplog.at_level(logging.WARNING), edgespec.load(**options) as runtime:
         again = said(runtime, STORY)
         assert again.tokens == first.tokens
         assert again.stats.cached_tokens == 0
     assert all(f"{name}.cache is no saved cache" in caplog.text for name in ("mine", "yours"))
+    assert f"{empty} is no saved cache" in caplog.text
+    assert not empty.exists()
+    assert (empty.parent / "mine.cache").exists()  # what a user keeps there stays
     assert caplog.text.count("it is damaged") == 2  # the target's, and the draft's
     with edgespec.load(**options) as runtime:
         assert said(runtime, STORY).stats.cached_tokens > 0  # what was computed anew was saved
