@@ -16,6 +16,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, overload
 
@@ -84,9 +85,15 @@ class Strings(Sequence[str]):
 
     def repeated(self) -> int | None:
         """The first string that was there before, as C reads strings: up to a zero. Empty ones may repeat."""
-        seen: set[bytes] = set()
-        for i in range(len(self)):
-            text, _, _ = self._bytes(i).partition(b"\0")
+        ends = chain(self._offsets[1:], [len(self._data)])
+        texts = [
+            self._data[start + 8 : end].partition(b"\0")[0]
+            for start, end in zip(self._offsets, ends, strict=True)
+        ]
+        if len({*texts} - {b""}) == len(texts) - texts.count(b""):  # mostly, and every start waits for it
+            return None
+        seen = {b""}
+        for i, text in enumerate(texts):
             if text and text in seen:
                 return i
             seen.add(text)
