@@ -88,7 +88,7 @@ class Strings(Sequence[str]):
         ends = chain(self._offsets[1:], [len(self._data)])
         texts = [
             self._data[start + 8 : end].partition(b"\0")[0]
-            for start, end in zip(self._offsets, ends, strict=True)
+            for start, end in zip(self._offsets, ends, strict=False)
         ]
         if len({*texts} - {b""}) == len(texts) - texts.count(b""):  # mostly, and every start waits for it
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array as Offsets  # noqa: N812
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import ModelError
-from edgespec.hub.gguf_header import read_header
+from edgespec.hub.gguf_header import Strings, read_header
 from edgespec.hub.gguf_info import SpecialToken, read_info
 
 Write = Callable[..., Path]
@@ -222,3 +223,12 @@ def test_every_truncation_is_noticed(sound: bytes, tmp_path: Path) -> None:
         path.write_bytes(sound[:length])
         with pytest.raises(ModelError):
             read_info(path)
+
+
+@given(st.lists(st.text("a\0b", max_size=3).map(str.encode), max_size=6))
+def test_the_first_string_that_was_there_before_is_found(strings: list[bytes]) -> None:
+    entries = [number(len(string), 8) + string for string in strings]
+    offsets = Offsets("Q", [sum(map(len, entries[:i])) for i in range(len(entries))])
+    read = [string.partition(b"\0")[0] for string in strings]
+    before = [i for i, text in enumerate(read) if text and text in read[:i]]
+    assert Strings(b"".join(entries), offsets).repeated() == next(iter(before), None)
