@@ -134,7 +134,7 @@ class Acceptance:
 
     def now(self, confidence: float) -> float:
         """P(accepted) of a token whose q is known."""
-        i = bisect_right(EDGES, confidence)
+        i = bin_of(confidence)
         if (found := self._by_bin.get(i)) is None:
             found = self._by_bin[i] = self._sure.apply(self._now[i].mean)
         return found
