@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -122,9 +124,13 @@ class _Server(uvicorn.Server):
         self._grace = grace
         self._ready = ready
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = -math.inf
+        """when it was last said that there are too many connections"""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._trouble)
+        _raise_connections()
         await super().startup(sockets)
         self._ready()
 
@@ -138,6 +144,25 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         if self.force_exit and self._loop is not None:  # Python 3.12 would wait for streams even so
             self._loop.call_soon_threadsafe(self._turns.cut_off)
+
+    def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio tells of a connection that cannot be accepted with a traceback, thousands of times a
+        second."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif loop.time() > self._told + 60:
+            self._told = loop.time()
+            log.warning("there are too many connections; more must wait until some are closed")
+
+
+def _raise_connections() -> None:
+    """As many as this user may have; usually a process begins with fewer."""
+    with suppress(ImportError, ValueError, OSError):  # not on Windows; macOS names a limit it does not grant
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _check(serving: Serving) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
 
@@ -103,6 +104,24 @@ def test_told_twice_it_ends_at_once(endless_file: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) in (-signal.SIGINT, 128 + signal.SIGINT)
         assert process.stderr and "Traceback" not in process.stderr.read()
+
+
+def test_more_connections_than_there_may_be_are_told_of_in_one_line(model_files: Path) -> None:
+    soft, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))  # which the server inherits
+    with serving(model_files / "target.gguf") as (process, client), ExitStack() as idle:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (200, hard))
+        address = (client.base_url.host, client.base_url.port)
+        for _ in range(300):
+            idle.enter_context(socket.create_connection(address, PATIENCE))
+        assert process.stderr and "too many connections" in process.stderr.readline()
+        idle.close()
+        assert client.get("/health").is_success
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+        assert process.stderr.read() == ""
 
 
 def test_the_key_may_come_from_the_environment(model_files: Path) -> None:
