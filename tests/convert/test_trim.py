@@ -242,7 +242,7 @@ def test_the_folder_can_be_named_whatever_runs_the_target(draft: Path) -> None:
 def test_auto_drafts_with_it_unless_options_are_llama_cpps(draft: Path) -> None:
     trim(draft, keep=len(NEEDED) + 1)
     assert drafted_with(draft, draft_backend="auto") == "draft.onnx-trimmed"
-    assert drafted_with(draft, draft_backend="auto", repack=False) == "draft"
+    assert drafted_with(draft, draft_backend="auto", mmap=False) == "draft"
 
 
 def test_one_made_of_another_file_is_not_used(draft: Path, caplog: pytest.LogCaptureFixture) -> None:
