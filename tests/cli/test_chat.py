@@ -307,10 +307,11 @@ def test_a_full_disk_costs_the_history_and_not_the_chat(
     assert history.get_strings() == ["stay"]
 
 
-def test_a_line_that_is_no_text_is_not_remembered_and_does_not_end_the_chat(
+def test_a_line_that_is_no_text_does_not_end_the_chat(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    for line in ("half \udce9", "stay"):  # a terminal may send bytes that are none of its encoding's
+    # A terminal may send bytes that are none of its encoding's; prompt_toolkit before 3.0.53 raises over them.
+    for line in ("half \udce9", "stay"):
         _history().append_string(line)
     assert "\n+stay\n" in (tmp_path / "edgespec" / "chat-history").read_text()
