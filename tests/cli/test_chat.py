@@ -311,7 +311,7 @@ def test_a_line_that_is_no_text_does_not_end_the_chat(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    # A terminal may send bytes that are none of its encoding's; prompt_toolkit before 3.0.53 raises over them.
+    # A terminal may send bytes that are none of its encoding's; prompt_toolkit before 3.0.53 raises then.
     for line in ("half \udce9", "stay"):
         _history().append_string(line)
     assert "\n+stay\n" in (tmp_path / "edgespec" / "chat-history").read_text()
