@@ -26,15 +26,22 @@ aarch64_ready() {
   install_packages "${missing[@]}"
 }
 
+# fetch_debian FOLDER OPTIONS: Debian for Arm, with mmdebstrap's options.
+fetch_debian() {
+  local folder=$1
+  shift
+  rm -rf "$folder"
+  mkdir -p "$arm"
+  mmdebstrap --quiet --architectures=arm64 "$@" bookworm "$folder" 2>"$arm/log" ||
+    { cat "$arm/log" >&2; fail "Debian for Arm was not fetched"; }
+}
+
 # A Python for Arm that runs here like any other, and starts itself.
 make_arm_root() {
   local new=$arm/root.new
   [ ! -x "$arm_python" ] || return 0
   say "fetching Debian's Python for Arm"
-  rm -rf "$new"
-  mkdir -p "$arm"
-  mmdebstrap --quiet --variant=extract --architectures=arm64 --include=python3,libgomp1,libstdc++6 \
-    bookworm "$new" 2>"$arm/log" || { cat "$arm/log" >&2; fail "Debian's packages for Arm were not fetched"; }
+  fetch_debian "$new" --variant=extract --include=python3,libgomp1,libstdc++6
   cat >"$new/usr/bin/python" <<PYTHON
 #!/bin/sh
 exec qemu-aarch64-static -L "$arm/\$QEMU_CPU" -0 "\$0" "$arm/root/usr/bin/python3.11" "\$@"
@@ -119,7 +126,7 @@ test_aarch64() {
 
 # test_on_board CPU PATH [ARGUMENTS OF PYTEST]: with the kernels on the path meant for the processor.
 test_on_board() (
-  cpu=$1 wanted=$2 tests=(backends/test_onnx.py decoding/test_exact_on_onnx.py)
+  cpu=$1 wanted=$2 tests=(backends/test_onnx.py backends/test_onnx_opening.py decoding/test_exact_on_onnx.py)
   shift 2
   found=$(on_arm "$cpu" -c 'from edgespec.kernels import library; print(library.instruction_set())')
   [ "$found" = "$wanted" ] || fail "the kernels take the path $found, not $wanted"
@@ -151,11 +158,8 @@ make_arm_system() {
   local new=$arm/system.new
   [ ! -d "$arm/system" ] || return 0
   say "installing Debian for Arm, emulated: minutes"
-  rm -rf "$new"
-  mkdir -p "$arm"
-  mmdebstrap --quiet --mode=root --variant=minbase --skip=check/qemu --architectures=arm64 \
-    --include=passwd,ca-certificates,python3-venv,python3-dev,build-essential bookworm "$new" 2>"$arm/log" ||
-    { cat "$arm/log" >&2; fail "Debian for Arm was not installed"; }
+  fetch_debian "$new" --mode=root --variant=minbase --skip=check/qemu \
+    --include=passwd,ca-certificates,python3-venv,python3-dev,build-essential
   [ -x "$new/usr/sbin/useradd" ] || fail "Debian for Arm lacks useradd: $new"
   mv "$new" "$arm/system"
 }

@@ -163,8 +163,10 @@ def _check_onnx(settings: Settings) -> None:
 
 
 def _check_copies(path: Path, settings: Settings) -> None:
+    if not settings.low_memory:
+        return
     report = read_report(path)
-    if settings.low_memory and (report is None or report.portable):
+    if report is None or report.portable:
         raise UsageError(
             f"{path.name} runs on ONNX Runtime's own operators, which keep a copy of the weights; leave "
             "--low-memory out, or use a conversion for edgespec's kernels, or llama.cpp"

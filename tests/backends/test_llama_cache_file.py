@@ -30,6 +30,14 @@ def test_a_saved_cache_goes_on_where_it_was(own: LlamaCpp, tmp_path: Path) -> No
     assert [f.name for f in tmp_path.iterdir()] == ["cache"]
 
 
+def save_cache(backend: LlamaCpp, length: int, file: Path) -> None:
+    """Of a text of that length; the backend is closed."""
+    cache = backend.open()
+    backend.forward([Segment(cache, text(length, 0), rows=0)])
+    backend.save(cache, file)
+    backend.close()
+
+
 def assert_refused_and_usable(backend: LlamaCpp, file: Path, message: str) -> None:
     cache = backend.open()
     backend.forward([Segment(cache, text(9, 13), rows=0)])
@@ -43,11 +51,7 @@ def assert_refused_and_usable(backend: LlamaCpp, file: Path, message: str) -> No
 
 
 def test_a_cache_of_another_model_is_refused(own: LlamaCpp, model_files: Path, tmp_path: Path) -> None:
-    other = load(model_files / "draft.gguf")
-    cache = other.open()
-    other.forward([Segment(cache, text(9, 0), rows=0)])
-    other.save(cache, tmp_path / "cache")
-    other.close()
+    save_cache(load(model_files / "draft.gguf"), 9, tmp_path / "cache")
     assert_refused_and_usable(
         own, tmp_path / "cache", r"saved with another model or adapter than target\.gguf"
     )
@@ -57,28 +61,17 @@ def test_a_cache_made_under_an_adapter_is_refused_without_it(
     own: LlamaCpp, model_files: Path, tmp_path: Path
 ) -> None:
     adapted = load(model_files / "target.gguf", lora=(write_lora(tmp_path / "lora.gguf"),))
-    cache = adapted.open()
-    adapted.forward([Segment(cache, text(9, 0), rows=0)])
-    adapted.save(cache, tmp_path / "cache")
-    adapted.close()
+    save_cache(adapted, 9, tmp_path / "cache")
     assert_refused_and_usable(own, tmp_path / "cache", "saved with another model")
 
 
 def test_a_cache_with_other_settings_is_refused(own: LlamaCpp, model_files: Path, tmp_path: Path) -> None:
-    other = load(model_files / "target.gguf", kv_type="f32")
-    cache = other.open()
-    other.forward([Segment(cache, text(9, 0), rows=0)])
-    other.save(cache, tmp_path / "cache")
-    other.close()
+    save_cache(load(model_files / "target.gguf", kv_type="f32"), 9, tmp_path / "cache")
     assert_refused_and_usable(own, tmp_path / "cache", "saved with other settings or does not fit")
 
 
 def test_a_cache_longer_than_the_context_is_refused(own: LlamaCpp, model_files: Path, tmp_path: Path) -> None:
-    other = load(model_files / "target.gguf", n_ctx=512)
-    cache = other.open()
-    other.forward([Segment(cache, text(400, 0), rows=0)])
-    other.save(cache, tmp_path / "cache")
-    other.close()
+    save_cache(load(model_files / "target.gguf", n_ctx=512), 400, tmp_path / "cache")
     assert_refused_and_usable(own, tmp_path / "cache", "saved with other settings or does not fit")
 
 
