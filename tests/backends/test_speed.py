@@ -10,6 +10,7 @@ import pytest
 
 import edgespec
 from edgespec.backends import speed
+from edgespec.backends.base import Sequence
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.loading import Settings
 from edgespec.control.controller import Controller
@@ -135,3 +136,36 @@ def test_what_is_learned_with_an_adapter_is_kept_apart_and_the_draft_is_not_meas
     [learned], [measured] = home.rglob("controller.json"), home.rglob(speed.FILE)
     assert len(json.loads(learned.read_text("utf-8"))) == 2
     assert len(json.loads(measured.read_text("utf-8"))) == 3  # the target twice, the draft once
+
+
+class Slow:
+    """A model whose passes take 0.3 s each of a clock that only they move, and one of them an hour."""
+
+    n_ctx = 128
+
+    def __init__(self, stopped: int) -> None:
+        self.now = 0.0
+        self._passes, self._stopped = 0, stopped
+
+    def open(self) -> Sequence:
+        return Sequence(0)
+
+    def forward(self, segments: object) -> None:
+        self._passes += 1
+        self.now += 3600.0 if self._passes == self._stopped else 0.3
+
+    def rollback(self, sequence: Sequence, length: int) -> None:
+        pass
+
+    def close(self, sequence: Sequence) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stopped", [3, 10, 13])
+def test_a_stop_while_a_slow_device_is_measured_is_not_kept_as_what_passes_cost(
+    monkeypatch: pytest.MonkeyPatch, stopped: int
+) -> None:
+    """There is time for two sweeps over all sizes, behind the pass that fills the context."""
+    model: Any = Slow(stopped)
+    monkeypatch.setattr(speed, "perf_counter", lambda: model.now)
+    assert speed.measure(model) == pytest.approx({str(n): 300.0 for n in speed.SIZES})
