@@ -152,5 +152,5 @@ def measure(backend: Backend, announce: Callable[[], None] = lambda: None) -> Ti
 
 def _typical(times: list[float]) -> float:
     """The median of all but the first, which also reads the weights from the disk. A slow device has time
-    for one or two more: then the shortest, so that one in which it was busy or stopped is not kept for good."""
+    for one or two more: then the shortest, so that one in which it was busy or stopped is not kept."""
     return median_low(times[1:]) if len(times) > 3 else min(times)

@@ -23,6 +23,7 @@ from edgespec.bench.summary import of_prompt, summary
 from edgespec.bench.traces import Trace, load
 from edgespec.control.bandwidth import known_bandwidth
 from edgespec.control.controller import Controller
+from edgespec.device.cores import machine
 from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
@@ -87,7 +88,13 @@ def bench(
         loaded = {name: value for name, value in loading.items() if name != "memory_check"}
         finished = Finished(
             Path(resume) if resume else None,
-            {**loaded, **common, **generating, "models": [_identities(r) for r in runtimes]},
+            {
+                "machine": machine(),
+                "models": [_identities(r) for r in runtimes],
+                **loaded,
+                **common,
+                **generating,
+            },
         )
         note(_plan(runtimes, len(prompts), repeats, reference, beside))
         comparing = Bench(runtimes, generating, repeats, beside, html is not None)

@@ -46,10 +46,11 @@ def test_a_suite_is_compared_reported_and_resumed(
         assert said in again.out
 
 
-def test_results_of_other_options_are_not_resumed(
+def test_results_of_other_options_or_another_machine_are_not_resumed(
     edgespec: Edgespec, pair: list[object], suite: Path, tmp_path: Path
 ) -> None:
-    words = ("bench", *pair, "--suite", suite, "--resume", tmp_path / "kept.jsonl", *USUAL)
+    kept = tmp_path / "kept.jsonl"
+    words = ("bench", *pair, "--suite", suite, "--resume", kept, *USUAL)
     assert edgespec(*words).code == 0
     for option, value, told in (
         ("--temperature", 0.7, "temperature 0.0, not 0.7"),
@@ -59,6 +60,11 @@ def test_results_of_other_options_are_not_resumed(
         ended = edgespec(*words, option, value)
         assert ended.code == 2
         assert f"were made with {told}" in ended.err
+    head, *rest = kept.read_text().splitlines(keepends=True)
+    found = json.loads(head)
+    found["settings"]["machine"] = "another"  # as in a home that two machines share
+    kept.write_text(json.dumps(found) + "\n" + "".join(rest))
+    assert "were made with machine 'another'" in edgespec(*words).err
 
 
 def test_several_drafts_are_compared_with_the_same_plain_runs(
