@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from edgespec.bench.replay import Costs
+from edgespec.bench.replay import Costs, Proposed
 from edgespec.control.policy import ALONE, Choice, FixedDepth, Others
 from edgespec.decoding.rounds import Round
 from edgespec.drafters.base import Drafter, Node
@@ -80,8 +80,10 @@ class EntropyBound(FixedDepth):
 
 
 def _entropy(node: Node) -> float:
-    """Of a distribution with this maximum and the rest spread like a geometric one: traces keep the
-    maximum in the node. In nats."""
+    """In nats. Of lookup, which has no q: of a distribution with this maximum and the rest spread like a
+    geometric one."""
+    if isinstance(node, Proposed):
+        return node.entropy
     c = min(max(node.confidence, 1e-3), 1.0 - 1e-6)
     return (-c * math.log(c) - (1.0 - c) * math.log(1.0 - c)) / c
 

@@ -88,6 +88,14 @@ class Clock:
         return self._costs if isinstance(self._costs, Costs) else self._costs(self.now)
 
 
+@dataclass(frozen=True)
+class Proposed(Node):
+    """A token of a draft model, as a trace knows it."""
+
+    entropy: float = 0.0
+    """of q at temperature 1, in nats"""
+
+
 class ReplayModel(Drafter):
     """The draft model of a trace."""
 
@@ -169,7 +177,7 @@ class ReplayModel(Drafter):
         if self._guessed and self._guessed.pop(0) != guess.token:
             self._guessed, self._computed = [], 0
         self._tokens.append(guess.token)
-        return Node(guess.token, point_mass(guess.token), guess.confidence, self.name)
+        return Proposed(guess.token, point_mass(guess.token), guess.confidence, self.name, guess.entropy)
 
     def settle(self, accepted: int) -> None:
         """After verification: what is in its cache and true. The last drafted token was not fed, unless as a

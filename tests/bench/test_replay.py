@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def test_nobody_beats_who_knows_the_text(costs: Costs, rate: float) -> None:
     best = clairvoyant(text, costs).speed
     for policy in POLICIES.values():
         assert play(text, policy(), costs).speed <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("entropy", "deepest"), [(0.0, 12), (5.0, 1)])
+def test_the_entropy_bound_goes_by_the_entropy_that_was_recorded(entropy: float, deepest: int) -> None:
+    text = trace(120, lambda t: 0.9)
+    model = [guess._replace(entropy=entropy) for guess in text.model]
+    played = play(replace(text, model=model), EntropyBound(), FLAT, keep=True)
+    assert max(len(r.drafted) for r in played.rounds) == deepest
 
 
 def test_traces_survive_being_written_down(tmp_path: Path) -> None:
