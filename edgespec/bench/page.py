@@ -88,9 +88,11 @@ def _regret(verdicts: Sequence[Verdict] | str) -> Figure:
     title = "Depth policies, replayed"
     if isinstance(verdicts, str):
         return title, "", f"Not shown: {verdicts}."
+    answers = verdicts[0].texts
     return (
         title,
         plots.regret(verdicts),
-        "Every policy on the same recorded proposals and the costs measured here. In brackets, the mean "
+        f"Every policy on the same recorded proposals, along {answers} answer{'s' * (answers != 1)}, and the "
+        "costs measured here; that the draft model reads the prompt is left out. In brackets, the mean "
         "difference to the best fixed depth of each prompt, which is known in hindsight only.",
     )

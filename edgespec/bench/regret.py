@@ -30,6 +30,8 @@ class Verdict:
     """geometric mean of tokens per simulated second, against plain decoding"""
     share: float
     """of the best fixed depth for each prompt, known in hindsight: the mean over prompts; 1 − it is regret"""
+    texts: int
+    """how many traces those were"""
 
 
 def costs_of(controller: Controller, draft: str) -> Costs:
@@ -74,6 +76,7 @@ def judge(traces: Sequence[Trace], costs: Costs) -> list[Verdict]:
             name,
             geometric_mean(a / b for a, b in zip(found, plain, strict=True)),
             mean(a / b for a, b in zip(found, hindsight, strict=True)),
+            len(traces),
         )
         for name, found in speeds.items()
     ]

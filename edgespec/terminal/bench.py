@@ -189,8 +189,8 @@ def _verdicts(runtime: Runtime, traces: list[Trace]) -> list[Verdict] | str:
         return f"with --depth {runtime.depth} costs are not measured; use --depth auto"
     if not timed(traces):
         return (
-            "proposals are recorded for greedy answers of several tokens only (--traces FILE takes those of "
-            "another run)"
+            "proposals are recorded in runs with --html only, along greedy answers of several tokens "
+            "(--traces FILE takes what scripts/record_traces.py recorded)"
         )
     return judge(traces, costs_of(runtime.policy, model.name))
 

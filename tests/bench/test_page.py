@@ -23,7 +23,7 @@ SETTINGS = {
     "max_tokens": 128,
     "temperature": 0.0,
 }
-VERDICTS = [Verdict("edgespec's controller", 2.0, 1.1), Verdict("plain decoding", 1.0, 0.6)]
+VERDICTS = [Verdict("edgespec's controller", 2.0, 1.1, 2), Verdict("plain decoding", 1.0, 0.6, 2)]
 
 
 class Parsed(HTMLParser):
@@ -73,6 +73,7 @@ def test_it_has_every_plot(html: str) -> None:
     assert [tag for tag, _ in parsed.tags].count("svg") == 5
     for title in ("by category", "by prompt", "Depth over time", "What a pass costs", "Depth policies"):
         assert title in parsed.text
+    assert "along 2 answers" in " ".join(parsed.text.split())
 
 
 def test_its_plots_take_the_colours_of_the_page_in_light_and_dark(html: str) -> None:
