@@ -5,16 +5,15 @@ python scripts/depths.py TARGET DRAFT SUITE.jsonl [--backend onnx] [--draft-back
 Greedy unless told otherwise. The reference is plain llama.cpp on another file, in the same run.
 """
 
-import json
 import resource
 from pathlib import Path
 from statistics import median
 
 import click
 
-from edgespec.backends.base import Backend
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.loading import Settings, open_backend
+from edgespec.bench.suite import read_suite
 from edgespec.chat.templates import chat_prompt
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding.engine import Request
@@ -66,7 +65,7 @@ def main(
         engines = {REFERENCE: Engine(plain, [], FixedDepth(0)), **engines}
     sampling = SamplerSettings(temperature=temperature, top_k=top_k, top_p=top_p)
     first = next(iter(engines))
-    for line in map(json.loads, suite.read_text("utf-8").splitlines()):
+    for asked in read_suite(suite):
         speed: dict[str, list[float]] = {name: [] for name in engines}
         own: dict[str, list[float]] = {name: [] for name in engines}
         accepted = {}
@@ -74,7 +73,7 @@ def main(
             for name, engine in engines.items():
                 engine.policy = FixedDepth(0 if name == REFERENCE else int(name.removeprefix("depth ")))
                 before = draft_model.compute_seconds
-                prompt = _prompt(engine.target, line)
+                prompt = chat_prompt(engine.target, [{"role": "user", "content": asked.text}])
                 stats = engine.generate(prompt, Request(sampling, max_tokens=tokens)).run().stats
                 drafting = stats.draft_seconds - (draft_model.compute_seconds - before)
                 drafting += stats.draft_prompt_seconds  # computed, but not while decoding
@@ -83,15 +82,11 @@ def main(
                 accepted[name] = stats.accepted_per_round
         for name in engines:
             click.echo(
-                f"{line['id']:24s} {name:9s}: {median(speed[name]):6.1f} tok/s, "
+                f"{asked.id:24s} {name:9s}: {median(speed[name]):6.1f} tok/s, "
                 f"{median(speed[name]) / median(speed[first]):.2f} x {first}, "
                 f"{accepted[name]:.2f} accepted per round, own {median(own[name]):.2f} ms a round"
             )
     click.echo(f"peak resident memory {_peak():.0f} MiB")
-
-
-def _prompt(target: Backend, line: dict[str, list[str]]) -> list[int]:
-    return chat_prompt(target, [{"role": "user", "content": line["turns"][0]}])
 
 
 def _peak() -> float:

@@ -6,7 +6,6 @@ Where a token's logits do not depend on its pass, every token must be the same. 
 counted, and anything else is a bug.
 """
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import edgespec
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.bench.equality import Equality, Margins, compare, measure_margins
+from edgespec.bench.suite import read_suite
 from edgespec.decoding.generation import Generation
 from edgespec.hub.resolve import resolve
 
@@ -31,14 +31,14 @@ from edgespec.hub.resolve import resolve
 def main(
     target: str, suite: Path, draft: str | None, backend: str, prompts: int, tokens: int, depth: str
 ) -> None:
-    lines = [json.loads(line) for line in suite.read_text("utf-8").splitlines()]
-    chosen = lines[:: max(1, len(lines) // prompts)][:prompts]  # spread over the categories
+    found = read_suite(suite)
+    chosen = found[:: max(1, len(found) // prompts)][:prompts]  # spread over the categories
     texts = []
     with edgespec.load(target, backend=backend, depth=0) as plain:
         exact = plain.target.capabilities.row_invariant
-        for line in chosen:
-            prompt = plain.tokenize([{"role": "user", "content": line["turns"][0]}])
-            texts.append((line["id"], prompt, plain.generate(prompt, max_tokens=tokens)))
+        for asked in chosen:
+            prompt = plain.tokenize([{"role": "user", "content": asked.text}])
+            texts.append((asked.id, prompt, plain.generate(prompt, max_tokens=tokens)))
     margins = None if exact else _margins(target, texts, 5 if depth == "auto" else int(depth) + 1)
     k = "auto" if depth == "auto" else int(depth)
     accepted = rounds = different = 0

@@ -4,7 +4,6 @@ python scripts/record_traces.py TARGET DRAFT SUITE.jsonl OUT.jsonl.gz [--tokens 
 DRAFT may be "none".
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import click
 
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.bench.record import record
+from edgespec.bench.suite import read_suite
 from edgespec.bench.traces import Trace, save
 from edgespec.chat.templates import chat_prompt
 from edgespec.control.policy import FixedDepth
@@ -37,14 +37,14 @@ def main(target: str, draft: str, suite: Path, out: Path, tokens: int, temperatu
     engine = Engine(target_model, (), FixedDepth(0))
 
     def traces() -> Iterator[Trace]:
-        for line in map(json.loads, suite.read_text("utf-8").splitlines()):
-            prompt = chat_prompt(target_model, [{"role": "user", "content": line["turns"][0]}])
+        for asked in read_suite(suite):
+            prompt = chat_prompt(target_model, [{"role": "user", "content": asked.text}])
             text = engine.generate(prompt, Request(sampling, max_tokens=tokens, seed=seed)).run().tokens
             if draft_model is None or cache is None:
-                yield Trace(line["id"], line["category"], prompt, text)
+                yield Trace(asked.id, asked.category, prompt, text)
             else:
-                yield record(line["id"], line["category"], prompt, text, draft_model, cache, sampling, seed)
-            click.echo(f"{line['id']}: {len(text)} tokens")
+                yield record(asked.id, asked.category, prompt, text, draft_model, cache, sampling, seed)
+            click.echo(f"{asked.id}: {len(text)} tokens")
 
     save(traces(), out)
 
