@@ -41,7 +41,7 @@ def costs_of(controller: Controller, draft: str) -> Costs:
         raise ValueError(f"{draft} is no model")
     sizes = range(1, DEEPEST + 2)
     return Costs(
-        {n: controller.target.seconds(n, CONTEXT) for n in sizes},
+        {n: controller.target.plainly(n, CONTEXT) for n in sizes},
         {n: curve.seconds(n, CONTEXT) for n in sizes},
     )
 

@@ -201,7 +201,7 @@ class Controller:
         if finished.drafter is not None:
             forced, others = min(finished.forced, emitted - 1), finished.others
             plain = (emitted - forced - 1) * outlook.share(others, length)
-            plain += self.target.seconds(others.tokens + forced + 1, length)
+            plain += self.target.plainly(others.tokens + forced + 1, length)
             outlook.purse.gained += plain - took
         own = took - finished.others.generations * outlook.share(finished.others, length)
         self.ledger.add(own, own - emitted / self._rate if self._probing else 0.0)
@@ -245,7 +245,7 @@ class Controller:
 
     def plain_seconds(self, length: int, others: Others = ALONE) -> float | None:
         """What a token costs plainly behind `length`, as estimated."""
-        return self.target.seconds(others.tokens + 1, length)
+        return self.target.plainly(others.tokens + 1, length)
 
     @property
     def verdict(self) -> str | None:

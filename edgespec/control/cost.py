@@ -7,6 +7,9 @@ Williams et al. 2009, where nothing was measured), and every real pass corrects 
   that single outliers do not move it, and a lasting change does after a handful of passes;
 - a *shape* per n, which moves slowly: steps and cliffs are kept as they are, and nothing is assumed
   to be smooth or monotonic where it was measured.
+
+What drafting is compared with, a single token, is an exception (`plainly`): while all rounds draft, none
+shows what it takes.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ MOST = math.log(4.0)
 """a shape (in log) is not believed beyond, from one run to the next"""
 BULK_MEMORY = 4
 """passes over which the seconds per token of larger ones are averaged"""
+DEARER = 1.2
+"""times what a single token last took: beyond that it is believed to take longer only when it is seen to"""
 OUTLIER = 16.0
 """times its seconds per token: a larger pass that deviates by more, as while the process was stopped, counts
 as this"""
@@ -58,6 +63,8 @@ class CostCurve:
         self._started_from = self._shape.copy()
         self._shaped = [base * math.exp(shape) for base, shape in zip(self._base, self._shape, strict=True)]
         """base and shape together"""
+        self._single = self._shaped[1]
+        """seconds of the last pass of one token, without its context"""
 
     @property
     def scale(self) -> float:
@@ -67,6 +74,13 @@ class CostCurve:
     def seconds(self, n: int, length: int = 0) -> float:
         """What n tokens behind `length` are expected to cost now."""
         return self._at_scale_one(n, length) * math.exp(self._log_scale)
+
+    def plainly(self, n: int, length: int = 0) -> float:
+        """As `seconds`, of a pass without drafts, which drafting is compared with. A slower clock makes
+        passes of several tokens dearer and may leave single ones, which wait for the memory, as they are:
+        that those became much dearer, too, is not concluded where they were not seen."""
+        seconds = self.seconds(n, length)
+        return seconds if n > 1 else min(seconds, DEARER * self._single * (1.0 + self._per_context * length))
 
     def table(self, longest: int, length: int = 0) -> list[float]:
         """`seconds` for every n up to `longest`, at most LONGEST; entry 0 is 0."""
@@ -83,6 +97,8 @@ class CostCurve:
             each = min(max(each, before / OUTLIER), before * OUTLIER)
             self.per_token = before * (each / before) ** (1.0 / BULK_MEMORY)
             return
+        if n == 1:
+            self._single = seconds / (1.0 + self._per_context * length)
         deviation = math.log(seconds / self._at_scale_one(n, length))
         self._recent.append(deviation)
         # The points count as one more pass at the old scale: the first outlier alone moves nothing.

@@ -38,6 +38,7 @@ class Outlook:
         answer's share."""
         anyway = min(forced + others.tokens, LONGEST - room - 1)
         table = self._target.table(anyway + room + 1, length)
+        table[1] = self._target.plainly(1, length)
         share = self.share(others, length)
         first = table[anyway + 1]
         self.verify = [seconds - first + share for seconds in table[anyway:]]
@@ -113,7 +114,7 @@ class Outlook:
 
     def share(self, others: Others, length: int) -> float:
         """Seconds of a plain round as its share of a pass beside others."""
-        return self._target.seconds(others.tokens + 1, length) / (others.generations + 1)
+        return self._target.plainly(others.tokens + 1, length) / (others.generations + 1)
 
     def forgo(self, expected: float, accepted: float) -> None:
         """Note a token that would have been drafted, had the purse allowed it."""

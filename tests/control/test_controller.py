@@ -13,7 +13,7 @@ from edgespec.control import priors
 from edgespec.control.acceptance import Acceptance, Judged, Prior
 from edgespec.control.arms import Arm
 from edgespec.control.controller import PLAIN_STALE, Controller
-from edgespec.control.cost import CostCurve
+from edgespec.control.cost import DEARER, CostCurve
 from edgespec.control.ledger import SHARE, Ledger
 from edgespec.control.plans import best_depth
 from edgespec.decoding.rounds import Round
@@ -169,6 +169,17 @@ def test_a_round_never_risks_more_than_the_purse_holds() -> None:
         policy.observe(finished(1, 1, "ngram", policy.target.seconds(2)))
     policy.choose([LOOKUP], list(range(100)), 20)
     assert policy.decision.depth > 8  # and what was gained
+
+
+def test_drafting_is_compared_with_plain_decoding_as_it_was_last_seen() -> None:
+    """All rounds draft, and passes of several tokens take more than twice as long all at once. Were single
+    ones taken to do so, too, a loss would look like a gain, and no round would show that it is none."""
+    policy, context = controller(accept=0.6), list(range(100))
+    assert policy.choose([MODEL], context, 20).drafter is MODEL
+    for _ in range(8):
+        policy.observe(finished(4, 1, "model", 3.0))
+    assert policy.choose([MODEL], context, 20).drafter is None
+    assert policy.decision.plain == pytest.approx(1.0 / DEARER)
 
 
 # --- learning ---

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.control.cost import CostCurve, roofline
+from edgespec.control.cost import DEARER, CostCurve, roofline
 
 Q4_0 = {1: 0.026, 2: 0.045, 3: 0.060, 4: 0.049, 6: 0.080, 8: 0.084}
 
@@ -47,6 +47,18 @@ def test_throttling_by_half_is_followed_within_four_passes_at_every_size() -> No
         curve.observe(4, 0, 0.098)
     assert curve.scale == pytest.approx(2.0, rel=0.05)
     assert curve.seconds(1) == pytest.approx(0.052, rel=0.05)
+
+
+def test_single_tokens_are_not_taken_to_be_much_dearer_than_they_were_last_seen() -> None:
+    """A slower clock makes passes of several tokens dearer and may leave those of one as they are."""
+    curve = CostCurve({1: 1.0, 4: 1.1})
+    for _ in range(8):
+        curve.observe(4, 0, 3.3)
+    assert curve.seconds(1) > 2.5
+    assert curve.plainly(1) == pytest.approx(DEARER)
+    assert curve.plainly(4) == curve.seconds(4)
+    curve.observe(1, 0, 3.0)
+    assert curve.plainly(1) == curve.seconds(1)
 
 
 def test_a_stop_while_a_prompt_is_read_does_not_make_reading_look_several_times_as_dear() -> None:
