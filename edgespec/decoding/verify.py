@@ -44,6 +44,10 @@ class Rule(Protocol):
         """How likely a token drafted from this q was to be accepted; the outcome where that is unknown."""
         ...
 
+    def foreseen(self, q: Distribution, token: int, t: int) -> float:
+        """How likely a drafter with this q would have drafted `token` at `t`."""
+        ...
+
 
 class Rejection:
     """Rejection sampling with residual; randomness from `rng`."""
@@ -68,6 +72,9 @@ class Rejection:
             return p.overlap(drafted.q)
         # x ~ q: the mean of this is the overlap, too
         return min(1.0, p.prob(drafted.token) / drafted.q.prob(drafted.token))
+
+    def foreseen(self, q: Distribution, token: int, t: int) -> float:
+        return q.prob(token)
 
 
 class Coupled:
@@ -97,6 +104,9 @@ class Coupled:
 
     def likelihood(self, drafted: Node, p: Distribution, emitted: int) -> float:
         return float(drafted.token == emitted)
+
+    def foreseen(self, q: Distribution, token: int, t: int) -> float:
+        return float(self.draw(q, t) == token)
 
 
 def verify(drafted: Sequence[Node], p_at: Callable[[int], Distribution], rule: Rule, t: int) -> list[int]:

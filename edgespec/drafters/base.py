@@ -48,7 +48,7 @@ class Hindsight:
     """the token's place in the context"""
     confidence: float
     q: float
-    """its probability under q"""
+    """how likely it was to be drafted: its probability under q; under a seed, whether it would have been"""
 
 
 @dataclass(frozen=True)

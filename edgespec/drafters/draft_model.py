@@ -132,7 +132,8 @@ class DraftModel:
             q = self._distribution(row, place, allowed)
             if q is not None:
                 sure = sampler.confidence(row, q, allowed)
-                seen.append(Hindsight(place, sure, q.prob(self._context[place])))
+                likely = self._state.rule.foreseen(q, self._context[place], place)
+                seen.append(Hindsight(place, sure, likely))
         self.hindsight = seen
 
     def _has_room(self) -> bool:

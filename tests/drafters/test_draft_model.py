@@ -13,7 +13,7 @@ from pair import DRAFT, VOCABULARY, load
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.backends.prefix import align, common_prefix
 from edgespec.decoding.sampling import Sampler, SamplerSettings
-from edgespec.decoding.verify import Rejection
+from edgespec.decoding.verify import Coupled, Rejection
 from edgespec.drafters.base import DraftState
 from edgespec.drafters.compatibility import check_vocabularies
 from edgespec.drafters.draft_model import USUAL_LAG, DraftModel
@@ -135,6 +135,19 @@ def test_what_was_sampled_is_drafted_though_the_cache_cannot_be_cut_behind_it(
             patch.setattr(drafter.backend, "rollback", broken)
             drafted = [drafter.extend() for _ in range(4)]
         assert all(node is not None and node.q is not None for node in drafted)
+
+
+def test_under_a_seed_hindsight_is_whether_a_token_would_have_been_drafted(drafter: DraftModel) -> None:
+    """The noise of its place is known: how probable it was under q promises more than the seed keeps."""
+    sampler = Sampler(SamplerSettings(temperature=1.0), len(VOCABULARY))
+    seeded, start = DraftState(sampler, Coupled(7), lambda: None), text(8, 10)
+    drafter.begin(start, seeded)
+    drafted = [node.token for node in (drafter.extend() for _ in range(4)) if node is not None]
+    other = (drafted[3] + 1) % len(VOCABULARY)
+    drafter.backend.rollback(drafter.sequence, 0)
+    drafter.look([*start, *drafted[:3], other, start[0]], seeded)
+    found = {seen.place: seen.q for seen in drafter.hindsight}
+    assert [found[place] for place in range(8, 12)] == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_it_drafts_to_the_end_of_its_context_and_no_further(drafter: DraftModel) -> None:
