@@ -30,7 +30,7 @@ from edgespec.backends.llama_loading import (
 )
 from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
-from edgespec.errors import BackendError, ContextFull, UsageError
+from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
 from edgespec.hub.gguf_info import read_info
 
 __all__ = ["KV_TYPES", "LlamaCpp", "LlamaCppOptions"]
@@ -108,10 +108,12 @@ class LlamaCpp:
         raise_interrupt()
         if not self._context:
             raise BackendError(
-                f"no context of {n_ctx} tokens for {self.name}: {recent_messages()}; "
-                "try a smaller --ctx or --kv-type q8_0"
+                f"no context of {n_ctx} tokens for {self.name}: {recent_messages()}; try a smaller --ctx"
+                + ("" if options.kv_type == "q8_0" else " or --kv-type q8_0")
             )
         self._memory = c.llama_get_memory(self._context)
+        if not self._memory:  # BERT and its like compute embeddings, and what lies in the logits is anything
+            raise ModelError(f"{self.name} is an encoder or an embedding model; it does not generate text")
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self.n_ctx = n_ctx
         self.n_vocab: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self._model))
