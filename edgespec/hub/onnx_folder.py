@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ def home_of(path: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a model's files."""
-    folder = path if path.is_dir() else path.parent
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Bytes of a model: of all files of a folder; of a file, which may lie among others, those with its
+    weights."""
+    files: Iterable[Path] = path.rglob("*") if path.is_dir() else files_of(path)
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def weight_bytes(path: Path) -> int:
