@@ -16,7 +16,15 @@ from pathlib import Path
 
 import filelock
 import numpy as np
-import onnx
+
+from edgespec.errors import BackendError, ModelError, UsageError
+
+try:
+    import onnx
+except ImportError as error:
+    raise BackendError(
+        f"converting needs the package onnx: pip install 'edgespec[onnx]' ({error})"
+    ) from error
 
 from edgespec.backends.onnx_files import read_graph
 from edgespec.convert.external_data import ExternalData
@@ -40,7 +48,6 @@ from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.tiles import Tiles
 from edgespec.convert.vocabulary_file import write_vocabulary
 from edgespec.convert.weights import Weights, write_weights
-from edgespec.errors import ModelError, UsageError
 from edgespec.hub import store
 from edgespec.hub.gguf_header import Tensor
 from edgespec.hub.progress import LogProgress, Progress
