@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from edgespec.convert.folder import (
     DATA,
     HEAD,
     MODEL,
+    PARTIAL,
     TREE,
     VERSION,
     VOCABULARY,
@@ -103,6 +105,7 @@ def convert(
     folder, trimmed = folder_for(source.path, portable), None
     if head is not None:
         folder, trimmed = trimmed_folder_for(source.path), _trim(source, head, storage)
+    _check_name(folder)
     with _locked(folder):
         known = None if force else read_report(folder)
         options = (VERSION, portable, small, None if hidden is None else [*hidden], trimmed)
@@ -114,7 +117,7 @@ def convert(
             if _is_whole(folder, known, progress):
                 return Conversion(folder, known, fresh=False)
             progress.message(f"{folder.name} is damaged, and is made again")
-        partial = folder.with_name(folder.name + ".partial")
+        partial = folder.with_name(folder.name + PARTIAL)
         shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
         _require_room(source, storage, folder)
         try:
@@ -155,7 +158,7 @@ def _checksums(folder: Path, names: Iterable[str], progress: Progress) -> dict[s
     """Of these files."""
     files = [folder / name for name in names]
     progress.start(
-        f"checksums of {folder.name.removesuffix('.partial')}", sum(file.stat().st_size for file in files)
+        f"checksums of {folder.name.removesuffix(PARTIAL)}", sum(file.stat().st_size for file in files)
     )
     return {file.name: store.sha256_of(file, progress) for file in files}
 
@@ -250,6 +253,17 @@ def _sha256(source: Source, progress: Progress) -> str:
     return checksum(source.parts, progress)
 
 
+def _check_name(folder: Path) -> None:
+    """ONNX Runtime opens files by names in UTF-8 only, unlike all that writes them."""
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{folder.parent} has a name that is no valid Unicode, by which ONNX Runtime opens no file; rename it,"
+            " or convert the model elsewhere"
+        ) from error
+
+
 def _require_room(source: Source, storage: Storage, folder: Path) -> None:
     needed = sum(_stored(tensor, storage) for tensor in source.tensors.values())
     free = shutil.disk_usage(folder.parent).free
@@ -272,7 +286,7 @@ def _locked(folder: Path) -> Iterator[None]:
     locks = store.home() / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     # The same folder has the same lock, whatever links lead there.
-    key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     lock = filelock.FileLock(locks / f"convert-{key}.lock")
     try:
         lock.acquire(timeout=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,18 @@ def test_a_folder_is_written_by_one_process_whatever_links_lead_there(model: Pat
     refused = pytest.raises(ModelError, match="is being written by another process")
     with module._locked(folder_for(model)), refused, module._locked(folder_for(link / model.name)):
         pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_onnx_runtime_could_not_open_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / os.fsdecode(b"mod\xe8les")
+    folder.mkdir()
+    file = write_tiny(folder / "tiny.gguf", Tiny("llama"))
+    with pytest.raises(ModelError, match="no valid Unicode"):
+        convert(file)
+    assert [path.name for path in folder.iterdir()] == ["tiny.gguf"]
 
 
 def test_what_a_killed_attempt_left_does_not_take_the_room_of_the_next(
