@@ -259,8 +259,8 @@ def _check_name(folder: Path) -> None:
         str(folder).encode("utf-8")
     except UnicodeEncodeError as error:
         raise ModelError(
-            f"{folder.parent} has a name that is no valid Unicode, by which ONNX Runtime opens no file; rename it,"
-            " or convert the model elsewhere"
+            f"{folder.parent} has a name that is no valid Unicode, by which ONNX Runtime opens no file; "
+            "rename it, or convert the model elsewhere"
         ) from error
 
 
