@@ -117,8 +117,9 @@ def convert(
             if _is_whole(folder, known, progress):
                 return Conversion(folder, known, fresh=False)
             progress.message(f"{folder.name} is damaged, and is made again")
-        partial = folder.with_name(folder.name + PARTIAL)
-        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
+        partial, old = (folder.with_name(folder.name + end) for end in (PARTIAL, f".old{PARTIAL}"))
+        for left in (partial, old):  # of an attempt that was killed
+            shutil.rmtree(left, ignore_errors=True)
         _require_room(source, storage, folder)
         try:
             partial.mkdir(parents=True)
@@ -129,9 +130,10 @@ def convert(
                 raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
             for file in partial.iterdir():
                 store.sync(file)  # a folder that bears its name is complete after a power cut, too
-            if folder.exists():
-                shutil.rmtree(folder)
+            if folder.exists():  # deleted last: that takes time, and fails where it is in use on a network drive
+                folder.rename(old)
             partial.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
             with suppress(OSError):  # some file systems have no such thing
                 store.sync(folder.parent)
         except OSError as error:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.convert.folder import (
-    PARTIAL,
     PORTABLE_SUFFIX,
     SUFFIX,
     TRIMMED_SUFFIX,
@@ -137,7 +136,7 @@ def _pulled_by_name() -> list[ModelFile]:
 
 def _is_made(folder: Path) -> bool:
     """Whether a folder is a conversion, or becomes one; the GGUF file in it is its tokenizer."""
-    return is_converted(folder) or folder.name.removesuffix(PARTIAL).endswith(_SUFFIXES)
+    return is_converted(folder) or any(suffix in folder.name for suffix in _SUFFIXES)
 
 
 def _converted(others: Iterable[ModelFile]) -> list[ModelFile]:

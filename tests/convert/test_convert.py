@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -133,6 +135,26 @@ def test_an_interrupted_conversion_leaves_the_one_before(
     with pytest.raises(ModelError, match="disk full"):
         convert(model, force=True)
     assert read_report(folder_for(model)) == before
+
+
+def test_the_conversion_before_is_replaced_though_it_cannot_be_deleted(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, remove = convert(model).folder, shutil.rmtree
+
+    def in_use(path: Path, ignore_errors: bool = False) -> None:
+        """As of a network drive where another process reads the weights."""
+        if not (path / VOCABULARY).exists():
+            return remove(path, ignore_errors=ignore_errors)
+        (path / VOCABULARY).unlink()
+        if not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        return None
+
+    monkeypatch.setattr(module.shutil, "rmtree", in_use)
+    assert convert(model, force=True).fresh
+    assert not convert(model).fresh
+    assert (folder / VOCABULARY).is_file()
 
 
 def test_a_full_disk_is_told_before_anything_is_written(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
