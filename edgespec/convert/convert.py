@@ -130,7 +130,7 @@ def convert(
                 raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
             for file in partial.iterdir():
                 store.sync(file)  # a folder that bears its name is complete after a power cut, too
-            if folder.exists():  # deleted last: that takes time, and fails where it is in use on a network drive
+            if folder.exists():  # deleted last: that takes time, and fails if it is in use on a network drive
                 folder.rename(old)
             partial.rename(folder)
             shutil.rmtree(old, ignore_errors=True)
