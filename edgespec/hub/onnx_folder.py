@@ -33,8 +33,13 @@ def model_in(folder: Path) -> Path | None:
         for name in _NAMES:
             if (folder / sub / name).is_file():
                 return folder / sub / name
-    found = [file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx")]
+    found = models_in(folder)
     return found[0] if len(found) == 1 else None
+
+
+def models_in(folder: Path) -> list[Path]:
+    """The files of a folder that may each be a model, such as one in several precisions."""
+    return sorted(file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx"))
 
 
 def home_of(path: Path) -> Path:
