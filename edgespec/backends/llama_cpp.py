@@ -26,11 +26,12 @@ from edgespec.backends.llama_loading import (
     LlamaCppOptions,
     apply_adapters,
     load_model,
+    no_text,
     set_fields,
 )
 from edgespec.backends.prefix import check_prefix
 from edgespec.device.cores import compute_threads
-from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
+from edgespec.errors import BackendError, ContextFull, UsageError
 from edgespec.hub.gguf_info import read_info
 
 __all__ = ["KV_TYPES", "LlamaCpp", "LlamaCppOptions"]
@@ -112,8 +113,8 @@ class LlamaCpp:
                 + ("" if options.kv_type == "q8_0" else " or --kv-type q8_0")
             )
         self._memory = c.llama_get_memory(self._context)
-        if not self._memory:  # BERT and its like compute embeddings, and what lies in the logits is anything
-            raise ModelError(f"{self.name} is an encoder or an embedding model; it does not generate text")
+        if not self._memory:  # EmbeddingGemma, for one, does not say that its tokens see ahead
+            raise no_text(self.name)
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self.n_ctx = n_ctx
         self.n_vocab: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self._model))
