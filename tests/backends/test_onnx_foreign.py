@@ -31,6 +31,7 @@ from .test_onnx import TOLERANCE, feed, log_p, table, text  # noqa: E402
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "Optimum, merged": lambda folder: write_optimum(TARGET, folder),
     "Optimum": lambda folder: write_optimum(TARGET, folder, merged=False),
+    "transformers.js": lambda folder: write_optimum(TARGET, folder, merged=False, keeps=True),
     "genai": lambda folder: write_genai(TARGET, folder),
 }
 
