@@ -39,6 +39,8 @@ _FOREIGN = {
     "inputs_embeds": "it takes embeddings instead of tokens",
     "token_type_ids": "it is an encoder",
 }
+_STATES = ("past_conv", "past_recurrent", "past_ssm")
+"""how inputs begin that hold what convolutions and recurrences remember"""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,11 @@ class StandardModel:
             raise ModelError(f"{title} is not a language model: it has no input {names.ids}")
         if names.logits not in outputs:
             raise ModelError(f"{title} gives no logits, so it is an encoder or an embedding model")
+        if state := next((name for name in self._inputs if name.startswith(_STATES)), None):
+            raise ModelError(
+                f"{title} is a hybrid, whose {state} edgespec cannot take back; as a GGUF file it runs on "
+                "llama.cpp"
+            )
         if names.past_key % 0 not in self._inputs:
             raise ModelError(
                 f"{title} has no inputs for a key-value cache; export it with one (Optimum: --task "

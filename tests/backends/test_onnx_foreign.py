@@ -251,6 +251,7 @@ def graph(folder: Path, inputs: list[str], output: str) -> Path:
         (["pixel_values"], "logits", "it takes images"),
         (["input_ids", "encoder_hidden_states"], "logits", "encoder-decoder"),
         (["inputs_embeds"], "logits", "embeddings instead of tokens"),
+        (["input_ids", "past_conv.0"], "logits", "a hybrid, whose past_conv.0"),
         (["x"], "y", "no input input_ids"),
     ],
 )
