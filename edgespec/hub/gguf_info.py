@@ -184,7 +184,8 @@ def _kv_bytes(meta: dict[str, Any], architecture: str) -> int | None:
     if isinstance(kv_heads, tuple):  # per layer; 0 for layers without attention
         total = sum(n for n in kv_heads if isinstance(n, int))
     elif isinstance(kv_heads, int):
-        total = kv_heads * layers
+        apart = of("full_attention_interval") or 1  # of hybrids: the layers between these keep states instead
+        total = kv_heads * (layers // max(1, apart))
     else:
         return None
     return total * (key + value) * 2

@@ -46,6 +46,12 @@ def test_of_experts_those_used_are_read(write_gguf: Write) -> None:
     assert read_info(write_gguf("moe.gguf", experts=4)).bytes_per_token == plain + 8 * 32 * 4
 
 
+def test_of_hybrids_the_layers_with_attention_have_keys_and_values(write_gguf: Write) -> None:
+    whole = read_info(write_gguf("whole.gguf")).kv_bytes_per_token
+    hybrid = read_info(write_gguf("hybrid.gguf", apart=2)).kv_bytes_per_token
+    assert whole is not None and hybrid is not None and 2 * hybrid == whole
+
+
 def test_the_header_agrees_with_the_gguf_package(write_gguf: Write) -> None:
     path = write_gguf()
     ours, theirs = read_header(path), GGUFReader(path)
