@@ -21,13 +21,14 @@ from edgespec.backends.footprint import (
 )
 from edgespec.backends.llama_library import llama
 from edgespec.backends.loading import Settings
+from edgespec.backends.onnx_files import weights_of
 from edgespec.convert.folder import PORTABLE_SUFFIX, is_converted
 from edgespec.device.memory import find_available, resident_memory
 from edgespec.errors import BackendError, ModelError, NotEnoughMemory, UsageError
 from edgespec.hub import store
 from edgespec.hub.catalog import CatalogPair, RemoteFile
 from edgespec.hub.model_file import ModelFile, Pair
-from edgespec.hub.onnx_folder import is_onnx, size_of
+from edgespec.hub.onnx_folder import is_onnx, model_in
 from edgespec.hub.sizes import human
 
 DEFAULT_CONTEXT = 4096
@@ -102,7 +103,7 @@ def plans(pair: CatalogPair | Pair, n_ctx: int | None = None) -> list[Plan]:
     drafts = dict(_sizes(draft, draft=True)) if draft is not None else {}
     if not targets:
         raise UsageError(
-            f"there is no plan for {pair.name}: of an ONNX model made by others only the size of its weights "
+            f"there is no plan for {pair.name}: of an ONNX model made by others only the size of its files "
             f"is known, {human(pair.target.size or 0)}"
         )
     trained = max(sizes.context for sizes, *_ in targets.values())
@@ -193,11 +194,18 @@ def _with_one_cache(file: ModelFile, backend: str, settings: Settings) -> Footpr
             return llama_cpp(sizes, n_ctx, settings.kv_type or "f16", not settings.low_memory, settings.mmap)
         folder = file.path if is_onnx(file.path) else conversion_of(file)
         if not is_converted(folder):
-            return Footprint(0, size_of(folder), 0, 0, 0)
+            return Footprint(0, _weights(folder), 0, 0, 0)
         sizes = converted_sizes(folder)
         return _onnx(folder, sizes, min(settings.n_ctx or DEFAULT_CONTEXT, sizes.context), settings.kv_type)
     except (ModelError, BackendError, UsageError, OSError, KeyError):
         return None
+
+
+def _weights(path: Path) -> int:
+    """Bytes of the weights of an ONNX model made by others, whose folder may have it in other precisions too.
+    Raises ModelError as `weights_of` does."""
+    model = model_in(path) if path.is_dir() else path
+    return 0 if model is None else sum(file.stat().st_size for file in weights_of(model))
 
 
 def _onnx(folder: Path, sizes: Sizes, n_ctx: int, kv_type: str | None) -> Footprint:

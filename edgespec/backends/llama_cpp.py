@@ -26,6 +26,7 @@ from edgespec.backends.llama_loading import (
     LlamaCppOptions,
     apply_adapters,
     load_model,
+    no_text,
     set_fields,
 )
 from edgespec.backends.prefix import check_prefix
@@ -108,10 +109,12 @@ class LlamaCpp:
         raise_interrupt()
         if not self._context:
             raise BackendError(
-                f"no context of {n_ctx} tokens for {self.name}: {recent_messages()}; "
-                "try a smaller --ctx or --kv-type q8_0"
+                f"no context of {n_ctx} tokens for {self.name}: {recent_messages()}; try a smaller --ctx"
+                + ("" if options.kv_type == "q8_0" else " or --kv-type q8_0")
             )
         self._memory = c.llama_get_memory(self._context)
+        if not self._memory:  # EmbeddingGemma, for one, does not say that its tokens see ahead
+            raise no_text(self.name)
         self.hidden: Mapping[str, NDArray[np.float32]] = {}
         self.n_ctx = n_ctx
         self.n_vocab: int = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self._model))

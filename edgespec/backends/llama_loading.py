@@ -18,7 +18,7 @@ from edgespec.backends.llama_library import (
     recent_messages,
 )
 from edgespec.errors import BackendError, ModelError, UsageError
-from edgespec.hub.gguf_header import read_header
+from edgespec.hub.gguf_header import Header, read_header
 from edgespec.hub.gguf_info import check_tokens
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ def load_model(c: Any, path: Path, options: LlamaCppOptions) -> Any:
     """llama.cpp's pointer to the model. c: the bindings. Raises ModelError for a file that it cannot use,
     UsageError for options that it cannot honour."""
     _check_file(path)
-    check_tokens(read_header(path))
+    header = read_header(path)
+    check_tokens(header)
     gpu = bool(c.llama_supports_gpu_offload())
     if options.gpu_layers and not gpu:
         raise UsageError(
@@ -85,6 +86,8 @@ def load_model(c: Any, path: Path, options: LlamaCppOptions) -> Any:
             raise ModelError(f"{path.name} is not a text generation model (it has an encoder)")
         if c.llama_model_is_diffusion(model):
             raise ModelError(f"{path.name} is a diffusion model; it does not generate token by token")
+        if _sees_ahead(header):
+            raise no_text(path.name)
         if c.llama_vocab_type(c.llama_model_get_vocab(model)) == c.LLAMA_VOCAB_TYPE_NONE:  # it would abort
             raise ModelError(f"{path.name} carries no tokenizer, so it takes and gives no text")
     except BaseException:
@@ -92,6 +95,17 @@ def load_model(c: Any, path: Path, options: LlamaCppOptions) -> Any:
             c.llama_model_free(model)
         raise
     return model
+
+
+def no_text(name: str) -> ModelError:
+    """The error for a model that computes no logits, so that what lies in their place would become text."""
+    return ModelError(f"{name} is an encoder or an embedding model; it does not generate text")
+
+
+def _sees_ahead(header: Header) -> bool:
+    """Whether tokens attend to those behind them, as in BERT and its like."""
+    architecture = header.metadata.get("general.architecture")
+    return header.metadata.get(f"{architecture}.attention.causal") is False
 
 
 def apply_adapters(c: Any, model: Any, context: Any, paths: Sequence[Path], name: str) -> None:

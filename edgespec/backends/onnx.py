@@ -24,6 +24,8 @@ from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
 from edgespec.hub.onnx_folder import is_onnx, weight_bytes
 
 DEFAULT_CONTEXT = 4096
+MAX_THREADS = 512
+"""as of llama.cpp; ONNX Runtime may hang where the system refuses it some of them"""
 PROBE = 80
 """tokens of the text that strictness is probed with"""
 
@@ -82,8 +84,8 @@ class Onnx:
         self.path = path
         self._open: dict[int, _Open] = {}
         threads = options.threads if options.threads is not None else compute_threads()
-        if threads < 1:
-            raise UsageError(f"{threads} threads were asked for; it takes at least 1")
+        if not 1 <= threads <= MAX_THREADS:
+            raise UsageError(f"{threads} threads were asked for; it takes 1 to {MAX_THREADS}")
         self._model: Model | None = _load(path, options, threads)
         try:
             model = self._model

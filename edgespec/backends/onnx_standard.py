@@ -1,7 +1,7 @@
 """ONNX language models made by others, in the two usual layouts.
 
 - Optimum and transformers.js: `input_ids`, `attention_mask`, `position_ids`, `past_key_values.N.key` and
-  `.value`; merged decoders also take `use_cache_branch`.
+  `.value`; merged decoders also take `use_cache_branch`, newer exports `num_logits_to_keep`.
 - onnxruntime-genai: the same, the names in genai_config.json.
 
 Where attention is ONNX Runtime's own, the cache is written in place; otherwise it is an input and grows as
@@ -39,6 +39,8 @@ _FOREIGN = {
     "inputs_embeds": "it takes embeddings instead of tokens",
     "token_type_ids": "it is an encoder",
 }
+_STATES = ("past_conv", "past_recurrent", "past_ssm")
+"""how inputs begin that hold what convolutions and recurrences remember"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Names:
     present_key: str = "present.%d.key"
     present_value: str = "present.%d.value"
     branch: str = "use_cache_branch"
+    keep: str = "num_logits_to_keep"
+    """0: of all tokens"""
 
 
 _GENAI_NAMES = {
@@ -130,12 +134,17 @@ class StandardModel:
             raise ModelError(f"{title} is not a language model: it has no input {names.ids}")
         if names.logits not in outputs:
             raise ModelError(f"{title} gives no logits, so it is an encoder or an embedding model")
+        if state := next((name for name in self._inputs if name.startswith(_STATES)), None):
+            raise ModelError(
+                f"{title} is a hybrid, whose {state} edgespec cannot take back; as a GGUF file it runs on "
+                "llama.cpp"
+            )
         if names.past_key % 0 not in self._inputs:
             raise ModelError(
                 f"{title} has no inputs for a key-value cache; export it with one (Optimum: --task "
                 "text-generation-with-past)"
             )
-        known = {names.ids, names.mask, names.positions, names.branch}
+        known = {names.ids, names.mask, names.positions, names.branch, names.keep}
         pasts = (names.past_key.partition("%d")[0], names.past_value.partition("%d")[0])
         for name in self._inputs:
             if name not in known and not name.startswith(pasts):
@@ -215,6 +224,7 @@ class StandardModel:
             names.mask: np.ones((1, total), np.int64),
             names.positions: np.arange(length, total)[None],
             names.branch: np.array([length > 0]),
+            names.keep: np.zeros((), np.int64),
         }
         feeds = {
             name: value.astype(_INTEGERS.get(self._inputs[name].type, value.dtype))

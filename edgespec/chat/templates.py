@@ -13,9 +13,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, meta
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.backends.base import Backend, Tokenizer
@@ -155,6 +156,17 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+class _Generation(Extension):
+    """{% generation %} … {% endgeneration %}, by which templates mark for training what the assistant says:
+    written as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
 def reads(source: str, variable: str) -> bool:
     """Whether a template makes use of a variable that it is given."""
     try:
@@ -164,7 +176,7 @@ def reads(source: str, variable: str) -> bool:
 
 
 def _environment() -> _Sandbox:
-    return _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    return _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
 
 
 @lru_cache(maxsize=8)
@@ -176,8 +188,16 @@ def _compile(source: str) -> Template:
     def raise_exception(message: str) -> NoReturn:
         raise _RefusedError(message)
 
-    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
 
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)

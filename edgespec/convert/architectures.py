@@ -21,6 +21,8 @@ SUPPORTED = {
     "qwen3": "Qwen3 (dense)",
     "gemma3": "Gemma 3 (text)",
 }
+CHANNELS = 16
+"""A head has a multiple of so many: neither our attention nor ONNX Runtime's takes others."""
 MAX_POSITIONS = 1 << 17
 """Longer contexts are cut to this: the rotary tables are stored, 64 bytes or more a position."""
 
@@ -110,6 +112,11 @@ def read_decoder(header: Header, tensors: Mapping[str, Tensor]) -> Decoder:
     head = keys.integer("attention.key_length", 2, 1 << 12, width // heads)
     if heads % kv_heads or head % 2 or head < 2:
         raise keys.nonsense(f"{heads} heads of {head} channels share {kv_heads} key-value heads")
+    if head % CHANNELS:
+        raise ModelError(
+            f"{header.path.name}: heads of {head} channels cannot be converted yet, only of multiples of "
+            f"{CHANNELS}. It still runs with --backend llama.cpp"
+        )
     if keys.integer("attention.value_length", 2, 1 << 12, head) != head:
         raise ModelError(f"{header.path.name}: keys and values of different lengths cannot be converted yet")
     layers = keys.integer("block_count", 1, 1 << 10)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,15 @@ from pathlib import Path
 
 import filelock
 import numpy as np
-import onnx
+
+from edgespec.errors import BackendError, ModelError, UsageError
+
+try:
+    import onnx
+except ImportError as error:
+    raise BackendError(
+        f"converting needs the package onnx: pip install 'edgespec[onnx]' ({error})"
+    ) from error
 
 from edgespec.backends.onnx_files import read_graph
 from edgespec.convert.external_data import ExternalData
@@ -24,6 +33,7 @@ from edgespec.convert.folder import (
     DATA,
     HEAD,
     MODEL,
+    PARTIAL,
     TREE,
     VERSION,
     VOCABULARY,
@@ -40,7 +50,6 @@ from edgespec.convert.storage import Storage, stored_bytes
 from edgespec.convert.tiles import Tiles
 from edgespec.convert.vocabulary_file import write_vocabulary
 from edgespec.convert.weights import Weights, write_weights
-from edgespec.errors import ModelError, UsageError
 from edgespec.hub import store
 from edgespec.hub.gguf_header import Tensor
 from edgespec.hub.progress import LogProgress, Progress
@@ -77,8 +86,8 @@ def convert(
     head: the rows that the output head shall have; the result is a trimmed draft, in a folder of its own.
     force: convert even if it was done before.
 
-    Raises ModelError for models that are damaged or cannot be converted, UsageError for layers that
-    do not exist, HubError when the disk is full or another process converts the same model.
+    Raises ModelError for models that are damaged or cannot be converted, when the disk is full and when another
+    process converts the same model; UsageError for layers that do not exist.
     """
     progress = progress or LogProgress()
     source = Source(path)
@@ -96,6 +105,7 @@ def convert(
     folder, trimmed = folder_for(source.path, portable), None
     if head is not None:
         folder, trimmed = trimmed_folder_for(source.path), _trim(source, head, storage)
+    _check_name(folder)
     with _locked(folder):
         known = None if force else read_report(folder)
         options = (VERSION, portable, small, None if hidden is None else [*hidden], trimmed)
@@ -107,8 +117,9 @@ def convert(
             if _is_whole(folder, known, progress):
                 return Conversion(folder, known, fresh=False)
             progress.message(f"{folder.name} is damaged, and is made again")
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
+        partial, old = (folder.with_name(folder.name + end) for end in (PARTIAL, f".old{PARTIAL}"))
+        for left in (partial, old):  # of an attempt that was killed
+            shutil.rmtree(left, ignore_errors=True)
         _require_room(source, storage, folder)
         try:
             partial.mkdir(parents=True)
@@ -119,9 +130,10 @@ def convert(
                 raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
             for file in partial.iterdir():
                 store.sync(file)  # a folder that bears its name is complete after a power cut, too
-            if folder.exists():
-                shutil.rmtree(folder)
+            if folder.exists():  # deleted last: that takes time, and fails if it is in use on a network drive
+                folder.rename(old)
             partial.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
             with suppress(OSError):  # some file systems have no such thing
                 store.sync(folder.parent)
         except OSError as error:
@@ -148,7 +160,7 @@ def _checksums(folder: Path, names: Iterable[str], progress: Progress) -> dict[s
     """Of these files."""
     files = [folder / name for name in names]
     progress.start(
-        f"checksums of {folder.name.removesuffix('.partial')}", sum(file.stat().st_size for file in files)
+        f"checksums of {folder.name.removesuffix(PARTIAL)}", sum(file.stat().st_size for file in files)
     )
     return {file.name: store.sha256_of(file, progress) for file in files}
 
@@ -243,6 +255,17 @@ def _sha256(source: Source, progress: Progress) -> str:
     return checksum(source.parts, progress)
 
 
+def _check_name(folder: Path) -> None:
+    """ONNX Runtime opens files by names in UTF-8 only, unlike all that writes them."""
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{folder.parent} has a name that is no valid Unicode, by which ONNX Runtime opens no file; "
+            "rename it, or convert the model elsewhere"
+        ) from error
+
+
 def _require_room(source: Source, storage: Storage, folder: Path) -> None:
     needed = sum(_stored(tensor, storage) for tensor in source.tensors.values())
     free = shutil.disk_usage(folder.parent).free
@@ -265,7 +288,7 @@ def _locked(folder: Path) -> Iterator[None]:
     locks = store.home() / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     # The same folder has the same lock, whatever links lead there.
-    key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     lock = filelock.FileLock(locks / f"convert-{key}.lock")
     try:
         lock.acquire(timeout=0)

@@ -19,6 +19,8 @@ MODEL, TREE, DATA, VOCABULARY, REPORT = (
     "vocab.gguf",
     "report.json",
 )
+PARTIAL = ".partial"
+"""behind the name of a folder that is still being written, or was when a process was killed"""
 HEAD = "head.npy"
 """of a trimmed draft: the ids whose rows its output head has, int32, ascending"""
 

@@ -45,8 +45,8 @@ class Variant:
 
 
 def has_tiled_attention(decoder: Decoder, variant: Variant) -> bool:
-    """Whether attention is ours, which takes whole tiles of channels, and not any number of them."""
-    return not variant.portable and decoder.head % ROWS == 0 and decoder.head <= LARGEST_HEAD
+    """Whether attention is ours, which takes heads of LARGEST_HEAD channels at most."""
+    return not variant.portable and decoder.head <= LARGEST_HEAD
 
 
 def build_graph(

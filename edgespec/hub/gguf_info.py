@@ -181,10 +181,12 @@ def _kv_bytes(meta: dict[str, Any], architecture: str) -> int | None:
     key, value = of("attention.key_length") or default, of("attention.value_length") or default
     if key is None or value is None:
         return None
+    own = max(0, layers - (of("attention.shared_kv_layers") or 0))  # the last ones may use those of others
     if isinstance(kv_heads, tuple):  # per layer; 0 for layers without attention
-        total = sum(n for n in kv_heads if isinstance(n, int))
+        total = sum(n for n in kv_heads[:own] if isinstance(n, int))
     elif isinstance(kv_heads, int):
-        total = kv_heads * layers
+        apart = of("full_attention_interval") or 1  # of hybrids: the layers between these keep states instead
+        total = kv_heads * (own // max(1, apart))
     else:
         return None
     return total * (key + value) * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edgespec.convert.folder import (
@@ -19,6 +20,8 @@ from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
 from edgespec.hub.gguf_header import split_names
 from edgespec.hub.model_file import ModelFile
 from edgespec.hub.onnx_folder import size_of
+
+_SUFFIXES = (SUFFIX, PORTABLE_SUFFIX, TRIMMED_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def _pulled_by_name() -> list[ModelFile]:
     known = {store.path_of(file) for file in load_catalog().files.values()}
     models = []
     for path in sorted(root.glob("*/*/**/*.gguf")):
-        if path in known or path.name != split_names(path.name)[0] or is_converted(path.parent):
+        if path in known or path.name != split_names(path.name)[0] or _is_made(path.parent):
             continue
         parts = [path.with_name(name) for name in split_names(path.name)]
         size = sum(part.stat().st_size for part in parts if part.is_file())
@@ -131,11 +134,16 @@ def _pulled_by_name() -> list[ModelFile]:
     return models
 
 
+def _is_made(folder: Path) -> bool:
+    """Whether a folder is a conversion, or becomes one; the GGUF file in it is its tokenizer."""
+    return is_converted(folder) or any(suffix in folder.name for suffix in _SUFFIXES)
+
+
 def _converted(others: Iterable[ModelFile]) -> list[ModelFile]:
     """ONNX models made of these and of the store's files; each lies beside its source."""
     folders = {folder_for(model.path, portable) for model in others for portable in (False, True)}
     folders.update(trimmed_folder_for(model.path) for model in others)
-    for suffix in (SUFFIX, PORTABLE_SUFFIX, TRIMMED_SUFFIX):
+    for suffix in _SUFFIXES:
         folders.update(store.home().glob(f"*/*/**/*{suffix}"))
     return [
         ModelFile(str(folder), folder, size_of(folder), "path", folder.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,13 @@ def model_in(folder: Path) -> Path | None:
         for name in _NAMES:
             if (folder / sub / name).is_file():
                 return folder / sub / name
-    found = [file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx")]
+    found = models_in(folder)
     return found[0] if len(found) == 1 else None
+
+
+def models_in(folder: Path) -> list[Path]:
+    """The files of a folder that may each be a model, such as one in several precisions."""
+    return sorted(file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx"))
 
 
 def home_of(path: Path) -> Path:
@@ -45,9 +51,10 @@ def home_of(path: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a model's files."""
-    folder = path if path.is_dir() else path.parent
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Bytes of a model: of all files of a folder; of a file, which may lie among others, those with its
+    weights."""
+    files: Iterable[Path] = path.rglob("*") if path.is_dir() else files_of(path)
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def weight_bytes(path: Path) -> int:

@@ -12,7 +12,7 @@ from edgespec.hub.catalog import CatalogPair, RemoteFile, load_catalog
 from edgespec.hub.gguf_info import read_parts
 from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.names import exists, kind_of, pair_named, path_named, remote_files, unknown
-from edgespec.hub.onnx_folder import is_onnx, size_of
+from edgespec.hub.onnx_folder import is_onnx, models_in, size_of
 from edgespec.hub.sizes import human
 from edgespec.terminal.visible import shorten
 
@@ -94,6 +94,8 @@ def _local(name: str, path: Path) -> ModelFile:
     if exists(path) and is_onnx(path):
         return ModelFile(name, path.absolute(), size_of(path), "path", path.stem)
     if exists(path) and path.is_dir():
+        if several := [str(file.relative_to(path)) for file in models_in(path)]:
+            raise ModelError(f"{path} is a folder; name the ONNX model in it: {', '.join(several[:5])}.")
         raise ModelError(f"{path} is a folder; name the GGUF file in it.")
     if not exists(path):
         raise ModelError(f"There is no file {shorten(str(path))}. {_nearby(path)}".strip())

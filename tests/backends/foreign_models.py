@@ -93,7 +93,9 @@ def _grouped_attention(g: Nodes, q: str, k: str, v: str, past: list[str], presen
     )
 
 
-def _graph(ngram: NGram, grouped: bool, past: list[str], present: list[str], merged: bool) -> onnx.ModelProto:
+def _graph(
+    ngram: NGram, grouped: bool, past: list[str], present: list[str], merged: bool, keeps: bool = False
+) -> onnx.ModelProto:
     model, g = build(ngram), Nodes()
     w = {name: matrix.copy() for name, matrix in model.weights.items()}
     for name in ("query", "key"):
@@ -115,6 +117,10 @@ def _graph(ngram: NGram, grouped: bool, past: list[str], present: list[str], mer
     if merged:
         nothing = g("Mul", g("Cast", "use_cache_branch", to=TensorProto.FLOAT), g.const("nothing", 0.0))
         logits = g("Add", logits, nothing)
+    if keeps:
+        start = g("Reshape", g("Neg", "num_logits_to_keep"), g.const("one number", [1], np.int64))
+        end, rows = g.const("the end", [(1 << 63) - 1], np.int64), g.const("rows", [1], np.int64)
+        logits = g("Slice", logits, start, end, rows)
     g("Identity", logits, outputs=["logits"])
 
     def value(name: str, kind: int, shape: list[Any]) -> onnx.ValueInfoProto:
@@ -125,6 +131,8 @@ def _graph(ngram: NGram, grouped: bool, past: list[str], present: list[str], mer
     inputs += [value(name, TensorProto.FLOAT, ["batch", 1, "past", HEAD]) for name in past]
     if merged:
         inputs.append(value("use_cache_branch", TensorProto.BOOL, [1]))
+    if keeps:
+        inputs.append(value("num_logits_to_keep", TensorProto.INT64, []))
     outputs = [value("logits", TensorProto.FLOAT, ["batch", "n", model.vocabulary])]
     outputs += [value(name, TensorProto.FLOAT, ["batch", 1, "total", HEAD]) for name in present]
     graph = helper.make_graph(g.nodes, "model", inputs, outputs, [*g.weights.values()])
@@ -155,11 +163,11 @@ def write_tokenizer(ngram: NGram, folder: Path, *, template_file: bool) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write_optimum(ngram: NGram, folder: Path, merged: bool = True) -> Path:
+def write_optimum(ngram: NGram, folder: Path, merged: bool = True, keeps: bool = False) -> Path:
     """As transformers.js models lie on the Hub: the graph in onnx/, the rest beside it."""
     (folder / "onnx").mkdir(parents=True)
     past = ["past_key_values.0.key", "past_key_values.0.value"]
-    graph = _graph(ngram, False, past, ["present.0.key", "present.0.value"], merged)
+    graph = _graph(ngram, False, past, ["present.0.key", "present.0.value"], merged, keeps)
     onnx.save(graph, folder / "onnx" / ("decoder_model_merged.onnx" if merged else "model.onnx"))
     write_tokenizer(ngram, folder, template_file=False)
     vocabulary = ngram.vocabulary

@@ -54,6 +54,43 @@ def write_mamba(path: Path, seed: int = 0) -> Path:
     return path
 
 
+def write_encoder(path: Path) -> Path:
+    """A model that embeds texts (BERT, random weights), over the closed-form vocabulary."""
+    width, context = 32, 64
+    rng = np.random.default_rng(0)
+
+    def random(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_name("encoder")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_context_length(context)
+    writer.add_vocab_size(len(VOCABULARY))
+    writer.add_embedding_length(width)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(width)
+    writer.add_head_count(2)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_token_type_count(2)
+    _add_tokenizer(writer, VOCABULARY)
+    tensors = {
+        "token_embd.weight": random(len(VOCABULARY), width),
+        "token_types.weight": random(2, width),
+        "position_embd.weight": random(context, width),
+    }
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"):
+        tensors |= {f"blk.0.{name}.weight": random(width, width), f"blk.0.{name}.bias": random(width)}
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        tensors |= {f"{name}.weight": np.ones(width, np.float32), f"{name}.bias": np.zeros(width, np.float32)}
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    _write(writer)
+    return path
+
+
 def write_wide(path: Path, rows: int = 150_000) -> Path:
     """A model that is tiny but for its vocabulary, as wide as those of today's models."""
     width = 32

@@ -23,7 +23,7 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
 from edgespec.errors import BackendError, ContextFull, ModelError, UsageError
 
-from .hand_made import write_lora, write_mamba, write_wide
+from .hand_made import write_encoder, write_lora, write_mamba, write_wide
 from .texts import TOLERANCE, log_p, table, text
 
 # --- passes ---
@@ -300,6 +300,12 @@ def test_a_vocabulary_with_which_llama_cpp_would_abort_is_refused(tmp_path: Path
     write_gguf(TARGET.renamed(VOCABULARY.id(b"m"), b"n"), tmp_path / "twice.gguf")
     with pytest.raises(ModelError, match=r"twice\.gguf is damaged: its token \d+, '[mn]', is there twice"):
         load(tmp_path / "twice.gguf")
+
+
+def test_a_model_that_embeds_texts_is_refused(tmp_path: Path) -> None:
+    file = write_encoder(tmp_path / "embeds.gguf")
+    with pytest.raises(ModelError, match=r"embeds\.gguf is an encoder or an embedding model"):
+        load(file, n_ctx=None, sequences=1)
 
 
 def test_a_model_without_a_tokenizer_with_which_llama_cpp_would_abort_is_refused(

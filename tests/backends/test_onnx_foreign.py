@@ -31,6 +31,7 @@ from .test_onnx import TOLERANCE, feed, log_p, table, text  # noqa: E402
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "Optimum, merged": lambda folder: write_optimum(TARGET, folder),
     "Optimum": lambda folder: write_optimum(TARGET, folder, merged=False),
+    "transformers.js": lambda folder: write_optimum(TARGET, folder, merged=False, keeps=True),
     "genai": lambda folder: write_genai(TARGET, folder),
 }
 
@@ -250,6 +251,7 @@ def graph(folder: Path, inputs: list[str], output: str) -> Path:
         (["pixel_values"], "logits", "it takes images"),
         (["input_ids", "encoder_hidden_states"], "logits", "encoder-decoder"),
         (["inputs_embeds"], "logits", "embeddings instead of tokens"),
+        (["input_ids", "past_conv.0"], "logits", "a hybrid, whose past_conv.0"),
         (["x"], "y", "no input input_ids"),
     ],
 )

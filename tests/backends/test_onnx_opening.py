@@ -122,7 +122,8 @@ def test_accelerators_are_refused_and_not_tried_with_our_kernels(
 def test_contexts_and_threads_that_are_impossible_are_refused(folder: Path) -> None:
     for options, message in (
         ({"n_ctx": 1025}, "takes 1 to 1024"),
-        ({"threads": 0}, "at least 1"),
+        ({"threads": 0}, "takes 1 to 512"),
+        ({"threads": 513}, "513 threads were asked for; it takes 1 to 512"),
         ({"sequences": 0}, "at least 1"),
     ):
         with pytest.raises(UsageError, match=message):

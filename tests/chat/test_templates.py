@@ -10,7 +10,7 @@ from closed_form import CHAT_TEMPLATE
 from pair import VOCABULARY
 
 from edgespec.backends.llama_cpp import LlamaCpp
-from edgespec.chat.templates import chat_prompt
+from edgespec.chat.templates import chat_prompt, reads
 from edgespec.errors import ModelError, UsageError
 
 BOS, TURN, TURN_END = (VOCABULARY.marker(m) for m in ("<|bos|>", "<|im_start|>", "<|im_end|>"))
@@ -273,6 +273,32 @@ def test_templates_have_the_helpers_that_published_ones_use(target: LlamaCpp) ->
     )
     tokens = chat_prompt(target, SAY, template)
     assert shown(target, tokens) == "<|bos|>sa<|endoftext|>"
+
+
+def test_what_a_template_marks_for_training_is_written_as_it_stands(target: LlamaCpp) -> None:
+    template = (
+        "{% generation %}{% set said = 'a' %}{{ messages[0].content }}{% endgeneration %}"
+        "{{ said }}{{ tools }}"
+    )
+    assert shown(target, chat_prompt(target, SAY, template)) == "<|bos|>stay"
+    assert reads(template, "tools") and not reads(template, "documents")
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ("", '{"b": [1, "é"], "a": 2}'),
+        ("separators=(',', ':')", '{"b":[1,"é"],"a":2}'),
+        ("sort_keys=true", '{"a": 2, "b": [1, "é"]}'),
+        ("ensure_ascii=true", '{"b": [1, "\\u00e9"], "a": 2}'),
+        ("true", '{"b": [1, "\\u00e9"], "a": 2}'),
+    ],
+)
+def test_json_is_written_as_a_template_asks(target: LlamaCpp, options: str, written: str) -> None:
+    message = {"role": "user", "content": "stay", "given": {"b": [1, "é"], "a": 2}, "written": written}
+    template = "{% set m = messages[0] %}{{ 'a' if m.given | tojson(OPTIONS) == m.written else 's' }}"
+    tokens = chat_prompt(target, [message], template.replace("OPTIONS", options))
+    assert shown(target, tokens) == "<|bos|>a"
 
 
 def test_a_template_cannot_fill_the_memory(target: LlamaCpp) -> None:

@@ -278,6 +278,22 @@ def test_an_interrupt_during_imports_is_quiet(environment: dict[str, str]) -> No
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+@pytest.mark.parametrize("command", ["convert", "trim"])
+def test_commands_that_need_a_package_name_it(environment: dict[str, str], command: str) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['onnx'] = None\n"
+        f"sys.argv = ['edgespec', '{command}', 'smollm2-135m']\n"
+        "from edgespec.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "edgespec: converting needs the package onnx: pip install 'edgespec[onnx]'" in done.stderr
+
+
 def test_names_of_files_are_shown_and_not_obeyed(failed: Failed, tmp_path: Path) -> None:
     (tmp_path / "bad\x1b[2J.gguf").touch()
     code, line = failed(["run", tmp_path / "no\x1b[31m.gguf", "stay"])

@@ -23,6 +23,7 @@ pytest.importorskip("llama_cpp")
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
 from edgespec.backends.onnx import Onnx, OnnxOptions
 from edgespec.convert.convert import convert
+from edgespec.convert.folder import folder_for
 from edgespec.convert.reference import reference_logits
 from edgespec.convert.source import Source
 
@@ -158,6 +159,16 @@ def test_variants_that_are_not_known_are_refused(
     path = write_tiny(tmp_path / "tiny.gguf", Tiny("llama", keys=keys))
     with pytest.raises(ModelError, match=message):
         convert(path)
+
+
+@pytest.mark.parametrize("head", [8, 100])
+def test_heads_that_no_attention_takes_are_refused_before_anything_is_written(
+    tmp_path: Path, head: int
+) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", Tiny("llama", head=head))
+    with pytest.raises(ModelError, match=rf"heads of {head} channels cannot .* --backend llama\.cpp"):
+        convert(path)
+    assert not folder_for(path).exists()
 
 
 @pytest.mark.parametrize("head", [64, 256])

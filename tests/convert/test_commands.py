@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import edgespec
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
-from edgespec.convert.folder import read_report
+from edgespec.convert.folder import VOCABULARY, read_report
 from edgespec.convert.origin import _checksum_at
 from edgespec.errors import ModelError, UsageError
 from edgespec.kernels import library
@@ -55,6 +56,15 @@ def test_converted_models_are_listed(model: Path) -> None:
     names = ["draft.gguf", "target.gguf", *(folder.name for folder in folders)]
     assert [Path(other["path"]).name for other in others] == names
     assert [other["name"] for other in others[2:]] == [str(folder) for folder in folders]
+
+
+def test_what_is_being_converted_is_not_listed_as_a_model(model: Path) -> None:
+    folder = convert(model).folder
+    for name in (f"{folder.name}.partial", "draft.onnx-trimmed"):
+        (model.parent / name).mkdir()
+        shutil.copy(folder / VOCABULARY, model.parent / name)
+    others = json.loads(run("models", "--json").stdout)["others"]
+    assert [Path(other["path"]).name for other in others] == ["draft.gguf", "target.gguf", folder.name]
 
 
 def test_a_model_that_was_not_converted_names_the_command(model: Path) -> None:

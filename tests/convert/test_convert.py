@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +137,26 @@ def test_an_interrupted_conversion_leaves_the_one_before(
     assert read_report(folder_for(model)) == before
 
 
+def test_the_conversion_before_is_replaced_though_it_cannot_be_deleted(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, remove = convert(model).folder, shutil.rmtree
+
+    def in_use(path: Path, ignore_errors: bool = False) -> None:
+        """As of a network drive where another process reads the weights."""
+        if not (path / VOCABULARY).exists():
+            return remove(path, ignore_errors=ignore_errors)
+        (path / VOCABULARY).unlink()
+        if not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        return None
+
+    monkeypatch.setattr(module.shutil, "rmtree", in_use)
+    assert convert(model, force=True).fresh
+    assert not convert(model).fresh
+    assert (folder / VOCABULARY).is_file()
+
+
 def test_a_full_disk_is_told_before_anything_is_written(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
@@ -164,6 +187,18 @@ def test_a_folder_is_written_by_one_process_whatever_links_lead_there(model: Pat
     refused = pytest.raises(ModelError, match="is being written by another process")
     with module._locked(folder_for(model)), refused, module._locked(folder_for(link / model.name)):
         pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_onnx_runtime_could_not_open_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / os.fsdecode(b"mod\xe8les")
+    folder.mkdir()
+    file = write_tiny(folder / "tiny.gguf", Tiny("llama"))
+    with pytest.raises(ModelError, match="no valid Unicode"):
+        convert(file)
+    assert [path.name for path in folder.iterdir()] == ["tiny.gguf"]
 
 
 def test_what_a_killed_attempt_left_does_not_take_the_room_of_the_next(

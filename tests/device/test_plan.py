@@ -19,11 +19,12 @@ import edgespec
 from edgespec import NotEnoughMemory, planning
 from edgespec.backends.footprint import MIB, gguf_sizes, llama_cpp
 from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.backends.loading import Settings
 from edgespec.device.memory import Available
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile, load_catalog
 from edgespec.hub.resolve import resolve, resolve_pair
-from edgespec.planning import Plan, best_plan, plans
+from edgespec.planning import Plan, best_plan, check_memory, plans
 
 GIB = 1 << 30
 PEAK = """
@@ -222,6 +223,32 @@ def test_of_an_onnx_model_made_by_others_too_little_is_known(tmp_path: Path) -> 
     (tmp_path / "model.onnx").write_bytes(bytes(1000))
     with pytest.raises(edgespec.UsageError, match=r"no plan for .*made by others"):
         plans(resolve_pair(str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["", "onnx/model.onnx"], ids=["folder", "file"])
+def test_of_an_onnx_model_in_several_precisions_the_one_that_runs_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    onnx = need_module("onnx")
+    values = [onnx.helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [1]) for value in "xy"]
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    (tmp_path / "onnx").mkdir()
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph([node], "g", values[:1], values[1:])),
+        tmp_path / "onnx" / "model.onnx",
+    )
+    with (tmp_path / "onnx" / "model_fp16.onnx").open("wb") as other:
+        other.truncate(8 * GIB)
+    monkeypatch.setattr(planning, "find_available", lambda: Available(1 * GIB, "the machine"))
+    check_memory(resolve(str(tmp_path / name)), "onnx", None, None, Settings())
+
+
+def test_of_a_model_file_what_else_lies_beside_it_is_not_counted(tmp_path: Path) -> None:
+    for name, size in (("model.onnx", 1), ("model.onnx.data", 20), ("other.onnx", 300), ("a/b.bin", 4000)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    assert resolve(str(tmp_path / "model.onnx")).size == 21
+    assert resolve(str(tmp_path)).size == 4321
 
 
 def test_the_command_says_which_pairs_fit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def start_cli() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def write_gguf(tmp_path: Path) -> Callable[..., Path]:
     """Write a small real GGUF model."""
 
-    def write(path: Path | str = "model.gguf", *, tied: bool = False, experts: int = 0) -> Path:
+    def write(path: Path | str = "model.gguf", *, tied: bool = False, experts: int = 0, **keys: int) -> Path:
         path = tmp_path / path
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = GGUFWriter(path, "llama")
@@ -109,6 +109,8 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
         writer.add_block_count(2)
         writer.add_head_count(4)
         writer.add_head_count_kv(2)
+        for key, value in keys.items():
+            writer.add_uint32(f"llama.{key}", value)
         if experts:
             writer.add_expert_count(experts)
             writer.add_expert_used_count(1)

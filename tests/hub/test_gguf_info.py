@@ -46,6 +46,16 @@ def test_of_experts_those_used_are_read(write_gguf: Write) -> None:
     assert read_info(write_gguf("moe.gguf", experts=4)).bytes_per_token == plain + 8 * 32 * 4
 
 
+@pytest.mark.parametrize("keys", [{"full_attention_interval": 2}, {"attention.shared_kv_layers": 1}])
+def test_layers_without_keys_and_values_of_their_own_take_no_cache(
+    write_gguf: Write, keys: dict[str, int]
+) -> None:
+    """Of hybrids those with states, and those that use another layer's."""
+    whole = read_info(write_gguf("whole.gguf")).kv_bytes_per_token
+    part = read_info(write_gguf("part.gguf", **keys)).kv_bytes_per_token
+    assert whole is not None and part is not None and 2 * part == whole
+
+
 def test_the_header_agrees_with_the_gguf_package(write_gguf: Write) -> None:
     path = write_gguf()
     ours, theirs = read_header(path), GGUFReader(path)

@@ -219,6 +219,16 @@ def test_paths_that_are_no_model(write_gguf: Write, tmp_path: Path) -> None:
         resolve(str(path))
 
 
+def test_of_a_folder_with_several_onnx_models_the_file_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    for name in ("model_q4.onnx", "model_fp16.onnx"):
+        (tmp_path / "onnx" / name).touch()
+    with pytest.raises(ModelError, match=r"ONNX model in it: onnx/model_fp16\.onnx, onnx/model_q4\.onnx"):
+        resolve(str(tmp_path))
+    file = tmp_path / "onnx" / "model_q4.onnx"
+    assert resolve(str(file)).path == file
+
+
 def test_any_part_of_a_split_model_names_it(write_gguf: Write, tmp_path: Path) -> None:
     parts = [write_gguf(f"s-0000{i}-of-00003.gguf") for i in (1, 2, 3)]
     model = resolve(str(parts[1]))
