@@ -10,7 +10,7 @@ import json
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     Field,
@@ -29,7 +29,7 @@ from edgespec.errors import BackendError, UsageError
 from edgespec.grammar.constraint import json_schema
 from edgespec.options import GenerateOptions, Prompt
 from edgespec.server.errors import ApiError
-from edgespec.server.tool_fields import NamedTool, Strict, Tool, ToolCall
+from edgespec.server.tool_fields import Ignored, NamedTool, Strict, Tool, ToolCall
 from edgespec.terminal.visible import shorten
 
 CHOICES = 128
@@ -57,7 +57,6 @@ class _Unless:
         return {"enum": self._harmless, "description": f"Anything else is refused: {self._refusal}."}
 
 
-Ignored: TypeAlias = Annotated[JsonValue, Field(description="Taken and ignored: it changes no answer.")]
 _OLD = "it is the old name of tools and tool_choice; use those"
 TOOLS = 128
 """functions offered in one request, at most"""
@@ -169,7 +168,8 @@ class TextPart(Strict):
 
 
 class ChatMessage(Strict):
-    """A turn. What clients copy from an answer into the next request is taken too, where it is empty."""
+    """A turn. What clients copy from an answer into the next request is taken too, where it is empty or says
+    what another field does."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
         description="developer is another word for system; tool: what a call came to."
@@ -179,6 +179,8 @@ class ChatMessage(Strict):
     )
     reasoning_content: str | None = Field(None, description="Handed to the chat template.")
     name: Ignored = None
+    parsed: Ignored = None
+    """what `content` holds, as OpenAI's client reads it"""
     refusal: Annotated[JsonValue, _Unless("it cannot be told to a model here")] = None
     annotations: Annotated[JsonValue, _Unless("they cannot be told to a model here", [])] = None
     audio: Annotated[JsonValue, _Unless(_NO_SOUND)] = None

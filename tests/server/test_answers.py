@@ -187,6 +187,13 @@ def test_an_answer_can_be_sent_back_as_it_came(tiny: Server) -> None:
     assert tiny.post("/v1/chat/completions", body).status_code == 200
 
 
+def test_an_answer_can_be_sent_back_with_what_clients_add_to_it(tiny: Server) -> None:
+    answer = tiny.chat("stay", **GREEDY)["choices"][0]["message"]
+    message = {**answer, "parsed": {"a": [1]}, "tool_calls": None}
+    body = {"messages": [*turns("stay"), message, *turns("stay")], **GREEDY}
+    assert tiny.post("/v1/chat/completions", body).status_code == 200
+
+
 def test_the_next_turn_of_a_long_conversation_processes_only_what_is_new(endless_file: Path) -> None:
     with served(loader(endless_file, n_ctx=4096)) as server:
         first = server.chat("stay " * 600, **GREEDY)
