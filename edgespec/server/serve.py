@@ -131,7 +131,11 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._trouble)
         _raise_connections()
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another process began to listen there while the models were loaded
+            host, port, *_ = sockets[0].getsockname() if sockets else ("", 0)
+            raise _cannot_listen(host, port, error) from error
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -211,12 +215,16 @@ def _bind(host: str, port: int) -> socket.socket:
         except OSError:
             listening.close()
             raise
-    except OSError as error:
-        raise UsageError(
-            f"the server cannot listen on {host}, port {port}: {error.strerror}; choose another --port, or "
-            "another --host"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from error
     return listening
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> UsageError:
+    why = error.strerror if isinstance(error, OSError) else "that cannot be a machine's name"
+    return UsageError(
+        f"the server cannot listen on {host}, port {port}: {why}; choose another --port, or another --host"
+    )
 
 
 def _parallel(pair: str, loading: Mapping[str, Any], serving: Serving) -> int:
