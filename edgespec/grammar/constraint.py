@@ -92,6 +92,8 @@ def regex(pattern: str) -> Constraint:
     source = str(llguidance().LLMatcher.grammar_from_regex(pattern))
     if why := _refusal(source):
         why = why.partition("\n   1 | start:")[0]  # our own wrapping of it
+        if "lookarounds not supported" in why:  # a look-ahead is refused in other words
+            why = "^, $ and \\b have no place in it, as the whole answer is matched; leave them out"
         raise UsageError(f"regex is not usable: {_in_words(_PLACE.sub('', why))}")
     return Constraint("regex", source)
 

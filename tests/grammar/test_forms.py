@@ -77,6 +77,7 @@ def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime
     [
         ({"regex": "a("}, r"regex is not usable: unclosed group, at character 2 of a\("),
         ({"regex": "a(?=b)"}, "look-ahead"),
+        ({"regex": r"^a\b$"}, r"regex is not usable: \^, \$ and .* as the whole answer is matched"),
         ({"regex": 3}, "regex is 3; it must be text"),
         ({"regex": "a\udcff"}, "regex is not valid Unicode at character 2"),
         ({"grammar": "\udcff"}, "grammar is not valid Unicode at character 1"),
