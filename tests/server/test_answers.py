@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.server import app
+from edgespec.server import app, exchange
 
 from .conftest import Server, loader, served, turns
 
@@ -60,6 +60,12 @@ def test_the_parts_of_a_stream_make_up_the_whole(tiny: Server) -> None:
         assert "".join(p["text"] for p in mine) == choice["text"]
         for name, whole_list in choice["logprobs"].items():
             assert [x for p in mine if p["logprobs"] for x in p["logprobs"][name]] == whole_list
+
+
+def test_an_event_is_one_line_to_every_client() -> None:
+    said = {"text": "one\u2028two\x85three\x1cé"}
+    line, empty = exchange._event(said).splitlines()
+    assert json.loads(line.removeprefix("data: ")) == said and empty == ""
 
 
 def test_a_stream_tells_its_usage_when_asked(tiny: Server) -> None:
