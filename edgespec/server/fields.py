@@ -158,6 +158,7 @@ class TextPart(Strict):
 
     type: Literal["text"]
     text: str
+    prompt_cache_breakpoint: Ignored = None
 
 
 class ChatMessage(Strict):
@@ -263,8 +264,11 @@ class ChatRequest(Completing):
     prediction: Annotated[JsonValue, _Unless("edgespec finds drafts by itself; leave it out")] = None
     web_search_options: Annotated[JsonValue, _Unless("there is no search here")] = None
     store: Annotated[JsonValue, _Unless("nothing is stored here", False)] = None
+    moderation: Annotated[JsonValue, _Unless("nothing is moderated here; leave it out")] = None
     metadata: Ignored = None
     service_tier: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
 
     @model_validator(mode="after")
     def _coherent_chat(self) -> Self:

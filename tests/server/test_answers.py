@@ -169,7 +169,8 @@ def test_a_full_context_ends_the_answer_for_its_length(endless_file: Path) -> No
 
 def test_text_parts_and_the_developer_role_are_understood(tiny: Server) -> None:
     plain = [{"role": "system", "content": "stay"}, {"role": "user", "content": "my user"}]
-    parts = [{"type": "text", "text": "my "}, {"type": "text", "text": "user"}]
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    parts = [{"type": "text", "text": "my ", **mark}, {"type": "text", "text": "user"}]
     other = [{"role": "developer", "content": "stay"}, {"role": "user", "content": parts}]
     answers = [
         tiny.post("/v1/chat/completions", {"messages": messages, **GREEDY}).json()["choices"]
@@ -182,7 +183,8 @@ def test_fields_that_ask_for_nothing_are_taken(tiny: Server) -> None:
     harmless = {
         "model": "tiny", "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
         "store": False, "user": "me", "metadata": {"a": "b"}, "top_p": None, "stop": None,
-        "reasoning_effort": None, "parallel_tool_calls": True,
+        "reasoning_effort": None, "parallel_tool_calls": True, "moderation": None,
+        "prompt_cache_options": {"mode": "implicit"}, "prompt_cache_retention": "24h",
     }  # fmt: skip
     assert tiny.chat("stay", **GREEDY, **harmless)["choices"] == tiny.chat("stay", **GREEDY)["choices"]
 
