@@ -169,7 +169,7 @@ def test_a_full_context_ends_the_answer_for_its_length(endless_file: Path) -> No
 
 def test_text_parts_and_the_developer_role_are_understood(tiny: Server) -> None:
     plain = [{"role": "system", "content": "stay"}, {"role": "user", "content": "my user"}]
-    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    mark: dict[str, Any] = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     parts = [{"type": "text", "text": "my ", **mark}, {"type": "text", "text": "user"}]
     other = [{"role": "developer", "content": "stay"}, {"role": "user", "content": parts}]
     answers = [
