@@ -34,7 +34,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 USUAL_PARALLEL = 4
 USUAL_CACHE = 1024
 """MB"""
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
+_ORIGIN = re.compile(r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://(?:(?![/?#@*A-Z])[!-~])+")
+"""as browsers name them: whatever is written otherwise would never match"""
 KEEP_ALIVE = 60
 """seconds that an idle connection stays open: longer than clients keep it (httpx, so OpenAI's, too: 5), lest
 one is closed while a request is on its way"""
@@ -190,8 +191,8 @@ def _check(serving: Serving) -> None:
     for origin in serving.origins:
         if not _ORIGIN.fullmatch(origin):
             raise UsageError(
-                f"--cors-origin {origin} is no origin; write it as browsers do, without a path: "
-                "http://localhost:3000. Pages of every origin cannot be let in at once"
+                f"--cors-origin {origin} is no origin; write it as browsers do, in small letters, without a "
+                "path or the usual port: http://localhost:3000. Pages of every origin cannot be let in at once"
             )
     for option, seconds in (("--grace", serving.grace), ("--idle-unload", serving.idle_unload)):
         if seconds is not None and not math.isfinite(seconds):

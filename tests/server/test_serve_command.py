@@ -146,6 +146,8 @@ def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path
         (("--cors-origin", "*"), "--cors-origin"),
         (("--cors-origin", "localhost:3000"), "--cors-origin"),
         (("--cors-origin", "http://localhost/app"), "--cors-origin"),
+        (("--cors-origin", "http://LocalHost:3000"), "--cors-origin"),
+        (("--cors-origin", "https://app.example:443"), "--cors-origin"),
         (("--name", ""), "--name"),
         (("--host", "a..b", "--no-key"), "cannot listen on a..b"),
         (("--cache-disk", 1), "--cache-disk"),
