@@ -192,7 +192,7 @@ def _check(serving: Serving) -> None:
         if not _ORIGIN.fullmatch(origin):
             raise UsageError(
                 f"--cors-origin {origin} is no origin; write it as browsers do, in small letters, without a "
-                "path or the usual port: http://localhost:3000. Pages of every origin cannot be let in at once"
+                "path or the usual port: http://localhost:3000. Pages of all origins cannot be let in"
             )
     for option, seconds in (("--grace", serving.grace), ("--idle-unload", serving.idle_unload)):
         if seconds is not None and not math.isfinite(seconds):
