@@ -34,6 +34,7 @@ _PATTERNS = re.compile(r'"pattern": *"(?:[^"\\]|\\.)*"')
 _ITEMS = re.compile(r'"(m(?:in|ax)Items)": *(\d{6,})')
 _REPEATS = re.compile(r"(?<!\\)\{(?:\d+,)?(\d{6,})")
 _CODES = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+_OPTIONS = re.compile(r"(?m)^[ \t]*[\w-]+\s*\[[^\]]*?\b(max_tokens|stop|temperature)\s*=")
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _IN_REGEX = re.compile(r"regex parse error:\n    (?P<regex>.*)\n    (?P<before> *)\^+\nerror: (?P<why>.*)")
 
@@ -105,6 +106,11 @@ def grammar(text: str) -> Constraint:
         raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
     _check_unicode("grammar", text)
     _check_sizes(text)
+    if found := _OPTIONS.search(text):  # llguidance cannot take drafted tokens back with the first two
+        raise UsageError(
+            f"grammar sets {found[1]} for a rule, which cannot be honoured here; leave it out (for stop, there "
+            "is suffix)"
+        )
     matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
