@@ -27,11 +27,12 @@ from edgespec.options import GenerateOptions
 from edgespec.server.answers import Answers, ChatForm, Form, TextForm
 from edgespec.server.errors import ApiError, as_api_error
 from edgespec.server.exchange import ClientGone, EventStream, read_body, unless_gone
-from edgespec.server.fields import ChatRequest, Completing, CompletionRequest, parse
+from edgespec.server.fields import ChatRequest, Completing, CompletionRequest
 from edgespec.server.guard import Crowd, Guard
 from edgespec.server.metrics import Counted, Metrics
 from edgespec.server.openapi import describe
 from edgespec.server.page import PREFIX, Page
+from edgespec.server.parsing import parse
 from edgespec.server.turns import Ticket, Turns, Wish
 
 

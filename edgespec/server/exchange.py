@@ -140,4 +140,5 @@ def _event(chunk: Chunk) -> str:
     """A comment where there is nothing to say."""
     if chunk is None:
         return ": working\n\n"
-    return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    # In ASCII: clients that read it by lines may end these at U+2028, or at others that JSON lets stand.
+    return f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n"

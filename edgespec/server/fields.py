@@ -6,21 +6,16 @@ cannot do yet is refused unless its value asks for nothing; a field nobody knows
 
 from __future__ import annotations
 
-import json
-from codecs import BOM_UTF8
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     JsonValue,
-    ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, from_json
+from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import Self
 
@@ -28,9 +23,7 @@ from edgespec.chat.tools import END
 from edgespec.errors import BackendError, UsageError
 from edgespec.grammar.constraint import json_schema
 from edgespec.options import GenerateOptions, Prompt
-from edgespec.server.errors import ApiError
-from edgespec.server.tool_fields import NamedTool, Strict, Tool, ToolCall
-from edgespec.terminal.visible import shorten
+from edgespec.server.tool_fields import Ignored, NamedTool, Strict, Tool, ToolCall
 
 CHOICES = 128
 """answers to one request, at most"""
@@ -57,7 +50,6 @@ class _Unless:
         return {"enum": self._harmless, "description": f"Anything else is refused: {self._refusal}."}
 
 
-Ignored: TypeAlias = Annotated[JsonValue, Field(description="Taken and ignored: it changes no answer.")]
 _OLD = "it is the old name of tools and tool_choice; use those"
 TOOLS = 128
 """functions offered in one request, at most"""
@@ -166,10 +158,12 @@ class TextPart(Strict):
 
     type: Literal["text"]
     text: str
+    prompt_cache_breakpoint: Ignored = None
 
 
 class ChatMessage(Strict):
-    """A turn. What clients copy from an answer into the next request is taken too, where it is empty."""
+    """A turn. What clients copy from an answer into the next request is taken too, where it is empty or says
+    what another field does."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
         description="developer is another word for system; tool: what a call came to."
@@ -179,6 +173,8 @@ class ChatMessage(Strict):
     )
     reasoning_content: str | None = Field(None, description="Handed to the chat template.")
     name: Ignored = None
+    parsed: Ignored = None
+    """what `content` holds, as OpenAI's client reads it"""
     refusal: Annotated[JsonValue, _Unless("it cannot be told to a model here")] = None
     annotations: Annotated[JsonValue, _Unless("they cannot be told to a model here", [])] = None
     audio: Annotated[JsonValue, _Unless(_NO_SOUND)] = None
@@ -268,8 +264,11 @@ class ChatRequest(Completing):
     prediction: Annotated[JsonValue, _Unless("edgespec finds drafts by itself; leave it out")] = None
     web_search_options: Annotated[JsonValue, _Unless("there is no search here")] = None
     store: Annotated[JsonValue, _Unless("nothing is stored here", False)] = None
+    moderation: Annotated[JsonValue, _Unless("nothing is moderated here; leave it out")] = None
     metadata: Ignored = None
     service_tier: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
 
     @model_validator(mode="after")
     def _coherent_chat(self) -> Self:
@@ -377,77 +376,3 @@ class CompletionRequest(Completing):
 def _wrong(field: str, why: str) -> PydanticCustomError:
     """A field that is wrong beside others: `parse` reads its name from the error."""
     return PydanticCustomError("incoherent", why, {"field": field})
-
-
-Body = TypeVar("Body", bound=Strict)
-
-
-def parse(model: type[Body], body: bytes) -> Body:
-    """The request that a body holds. Raises ApiError that names the first wrong field."""
-    if body.startswith(BOM_UTF8):
-        why = "it begins with a byte order mark; send UTF-8 without one"
-        raise ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
-    try:
-        given = from_json(body)
-        json.loads(body, object_pairs_hook=_refuse_repeated)  # it also takes fewer digits of a number
-    except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(given, dict):
-        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
-    for name in given:
-        if name not in model.model_fields:
-            raise _unknown(shorten(name))
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise _as_api_error(error.errors(include_url=False, include_input=False), given) from None
-
-
-def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
-    """Of a key that stands twice in an object, parsers take one value or the other."""
-    if len({key for key, _ in pairs}) < len(pairs):
-        seen = Counter(key for key, _ in pairs)
-        name = shorten(next(key for key in seen if seen[key] > 1))
-        raise ApiError(400, f"{name}: the body has it twice in one object", code="invalid_json", param=name)
-
-
-def _as_api_error(errors: Sequence[ErrorDetails], given: Mapping[str, Any]) -> ApiError:
-    """The first of Pydantic's errors. A value that may be of several types has an error for each: those
-    that got furthest into it are told together."""
-    first = errors[0]
-    places = [(_place(given, e), e) for e in errors[:100] if e["loc"][:1] == first["loc"][:1]]
-    deepest = max((place for place, _ in places), key=lambda place: place.count("."))
-    told = [e for place, e in places if place == deepest]
-    kind = told[0]["type"]
-    if kind == "extra_forbidden":
-        return _unknown(shorten(deepest))
-    message = "; or: ".join(dict.fromkeys(_WORDS.get(e["type"], e["msg"]) for e in told))
-    return ApiError(400, f"{deepest}: {message}", code=_CODES.get(kind, "invalid_value"), param=deepest)
-
-
-def _unknown(name: str) -> ApiError:
-    return ApiError(400, f"{name}: there is no such field here", code="unknown_field", param=name)
-
-
-_WORDS = {"model_type": "Input should be an object", "list_type": "Input should be an array"}
-_CODES = {"unsupported": "unsupported", "missing": "missing"}
-
-
-def _place(given: Mapping[str, Any], error: ErrorDetails) -> str:
-    """Where in the body the wrong value is. Pydantic's own path also names the types it tried: those
-    parts are in no body."""
-    if "field" in error.get("ctx", {}):
-        return str(error["ctx"]["field"])
-    path: list[str] = []
-    here: Any = given
-    for part in error["loc"]:
-        if isinstance(here, dict):
-            found = part in here
-        else:
-            found = isinstance(here, list) and isinstance(part, int) and part < len(here)
-        if found:
-            path.append(str(part))
-            here = here[part]
-    if error["type"] == "missing":
-        path.append(str(error["loc"][-1]))
-    return ".".join(path)

@@ -34,7 +34,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 USUAL_PARALLEL = 4
 USUAL_CACHE = 1024
 """MB"""
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
+_ORIGIN = re.compile(r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://(?:(?![/?#@*A-Z])[!-~])+")
+"""as browsers name them: whatever is written otherwise would never match"""
 KEEP_ALIVE = 60
 """seconds that an idle connection stays open: longer than clients keep it (httpx, so OpenAI's, too: 5), lest
 one is closed while a request is on its way"""
@@ -131,7 +132,11 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._trouble)
         _raise_connections()
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another process began to listen there while the models were loaded
+            host, port, *_ = sockets[0].getsockname() if sockets else ("", 0)
+            raise _cannot_listen(host, port, error) from error
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -186,8 +191,8 @@ def _check(serving: Serving) -> None:
     for origin in serving.origins:
         if not _ORIGIN.fullmatch(origin):
             raise UsageError(
-                f"--cors-origin {origin} is no origin; write it as browsers do, without a path: "
-                "http://localhost:3000. Pages of every origin cannot be let in at once"
+                f"--cors-origin {origin} is no origin; write it as browsers do, in small letters, without a "
+                "path or the usual port: http://localhost:3000. Pages of all origins cannot be let in"
             )
     for option, seconds in (("--grace", serving.grace), ("--idle-unload", serving.idle_unload)):
         if seconds is not None and not math.isfinite(seconds):
@@ -211,12 +216,16 @@ def _bind(host: str, port: int) -> socket.socket:
         except OSError:
             listening.close()
             raise
-    except OSError as error:
-        raise UsageError(
-            f"the server cannot listen on {host}, port {port}: {error.strerror}; choose another --port, or "
-            "another --host"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from error
     return listening
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> UsageError:
+    why = error.strerror if isinstance(error, OSError) else "that cannot be a machine's name"
+    return UsageError(
+        f"the server cannot listen on {host}, port {port}: {why}; choose another --port, or another --host"
+    )
 
 
 def _parallel(pair: str, loading: Mapping[str, Any], serving: Serving) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic_core import from_json
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+Ignored: TypeAlias = Annotated[JsonValue, Field(description="Taken and ignored: it changes no answer.")]
 
 
 class Strict(BaseModel):
@@ -55,6 +56,8 @@ class Call(Strict):
 
     name: str
     arguments: str = Field(description="JSON, as the model wrote it.")
+    parsed_arguments: Ignored = None
+    """the same, as OpenAI's client reads it"""
 
 
 class ToolCall(Strict):
@@ -63,6 +66,8 @@ class ToolCall(Strict):
     id: str
     type: Literal["function"]
     function: Call
+    index: Ignored = None
+    """as streams have it, and OpenAI's client keeps it"""
 
     def for_template(self) -> dict[str, Any]:
         """Templates write the arguments down as JSON themselves."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.grammar.constraint import _refusal, enforceable, json_schema
+from edgespec.grammar.constraint import _bytewise, _refusal, enforceable, grammar, json_schema, llguidance
 
 PROMPT = "stay"
 
@@ -53,6 +53,20 @@ def test_grammars_come_in_two_languages(runtime: edgespec.Runtime) -> None:
         assert runtime.generate(PROMPT, grammar=text).text in ("mina", "minu")
 
 
+@pytest.mark.parametrize(
+    ("gbnf", "text"),
+    [
+        (r'root ::= "\u00e9ab\u0041"', "éabA"),
+        (r'root ::= "\U0001F600!"', "😀!"),
+        (r"root ::= [\U0001F600] [\u0416]", "😀Ж"),
+        (r'root ::= "\\u00e9ab"', r"\u00e9ab"),
+    ],
+)
+def test_codes_in_a_grammar_stand_for_their_characters(gbnf: str, text: str) -> None:
+    matcher = llguidance().LLMatcher(_bytewise(), grammar(gbnf).source, log_level=0)
+    assert matcher.compute_ff_bytes().decode() == text
+
+
 def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime) -> None:
     with pytest.raises(edgespec.UsageError, match="no token that the grammar allows"):
         runtime.generate(PROMPT, regex="a", logit_bias={0: -float("inf")})
@@ -63,6 +77,7 @@ def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime
     [
         ({"regex": "a("}, r"regex is not usable: unclosed group, at character 2 of a\("),
         ({"regex": "a(?=b)"}, "look-ahead"),
+        ({"regex": r"^a\b$"}, r"regex is not usable: \^, \$ and .* as the whole answer is matched"),
         ({"regex": 3}, "regex is 3; it must be text"),
         ({"regex": "a\udcff"}, "regex is not valid Unicode at character 2"),
         ({"grammar": "\udcff"}, "grammar is not valid Unicode at character 1"),
@@ -76,6 +91,12 @@ def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime
         ({"json_schema": {"$ref": "#"}}, "at #: no text has this form"),
         ({"regex": "a{1,1000000}"}, "regex repeats something 1000000 times"),
         ({"grammar": 'start: %json {"pattern": "a{1000000}"}'}, "repeats something 1000000 times"),
+        ({"grammar": r'root ::= "\ud83d"'}, "grammar is not valid GBNF: .* is no character"),
+        ({"grammar": 'start: a "i"\na[lazy, stop="m"]: /m*/'}, "grammar sets stop for a rule"),
+        ({"grammar": 'start: a "i"\na[max_tokens=3]: /m*/'}, "grammar sets max_tokens for a rule"),
+        ({"grammar": 'start: a\na[temperature=0.7]: /m*/'}, "grammar sets temperature for a rule"),
+        ({"json_schema": {"maxItems": 1000000000}}, "json_schema has a maxItems of 1000000000"),
+        ({"grammar": 'start: %json {"items": {"minItems": 100000}}'}, "minItems of 100000; at most 99999"),
         ({"grammar": "start: /a{200000}/"}, "wants more than 131072 characters"),
         ({"json_schema": {}, "regex": "a"}, "json_schema and regex are both given"),
     ],
@@ -87,7 +108,9 @@ def test_a_form_that_cannot_be_had_is_refused(
         runtime.generate(PROMPT, **options)
 
 
-@pytest.mark.parametrize("refused", [{"not": {}}, {"pattern": "a{1000000}"}, {"enum": [float("nan")]}])
+@pytest.mark.parametrize(
+    "refused", [{"not": {}}, {"pattern": "a{1000000}"}, {"minItems": 1000000000}, {"enum": [float("nan")]}]
+)
 def test_what_is_enforceable_is_what_is_taken_as_a_form(refused: dict[str, Any]) -> None:
     for schema in (refused, {"properties": {"a": refused}}):
         assert not enforceable(schema)

@@ -262,6 +262,20 @@ def test_lists_keep_their_numbers_and_tables_their_columns(desk: ChatPage) -> No
     assert found == [[1, 2], ["center", "right", ""]]
 
 
+def test_a_link_whose_address_comes_behind_it_becomes_one_while_the_answer_grows(desk: ChatPage) -> None:
+    found = desk.script(
+        """return import('/page/markdown.js').then(({Markdown}) => {
+            const box = document.createElement('div'), markdown = new Markdown(box);
+            markdown.show('# Title\\n\\nSee [there][1].\\n\\n');
+            const heading = box.querySelector('h1');
+            markdown.show('# Title\\n\\nSee [there][1].\\n\\n[1]: https://example.com/');
+            const links = [...box.querySelectorAll('a')].map(e => [e.textContent, e.href]);
+            return [links, heading === box.querySelector('h1')];
+        })"""
+    )
+    assert found == [[["there", "https://example.com/"]], True]
+
+
 def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:
     page = desk
 
@@ -301,7 +315,7 @@ def test_settings_that_another_tab_saved_are_kept(desk: ChatPage) -> None:
     assert (saved["seed"], saved["coloured"]) == (7, True)
 
 
-def test_a_key_is_asked_for_and_kept(chrome: Chrome, tmp_path: Path) -> None:
+def test_a_key_is_asked_for_and_kept_and_the_message_tried_again(chrome: Chrome, tmp_path: Path) -> None:
     file = write_scripted(tmp_path / "scripted.gguf", "yes")
     with served(loader(file), api_key="sesame") as server:
         page = ChatPage.of(chrome, server.url)
@@ -315,6 +329,10 @@ def test_a_key_is_asked_for_and_kept(chrome: Chrome, tmp_path: Path) -> None:
         page.by_id("s-key").clear()
         page.by_id("s-key").send_keys("sesame", ENTER)
         page.until(lambda: not page.by_id("banner").is_displayed())
+        _, again = page.all(".error button")
+        again.click()
+        page.until(lambda: page.answer == "yes" and not page.answering)
+        assert page.all(".error") == []
         assert page.ask("stay") == "yes"
         page.reload()
         assert page.ask("stay") == "yes"

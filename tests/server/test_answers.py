@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.server import app
+from edgespec.server import app, exchange
 
 from .conftest import Server, loader, served, turns
 
@@ -60,6 +60,12 @@ def test_the_parts_of_a_stream_make_up_the_whole(tiny: Server) -> None:
         assert "".join(p["text"] for p in mine) == choice["text"]
         for name, whole_list in choice["logprobs"].items():
             assert [x for p in mine if p["logprobs"] for x in p["logprobs"][name]] == whole_list
+
+
+def test_an_event_is_one_line_to_every_client() -> None:
+    said = {"text": "one\u2028two\x85three\x1cé"}
+    line, empty = exchange._event(said).splitlines()
+    assert json.loads(line.removeprefix("data: ")) == said and empty == ""
 
 
 def test_a_stream_tells_its_usage_when_asked(tiny: Server) -> None:
@@ -163,7 +169,8 @@ def test_a_full_context_ends_the_answer_for_its_length(endless_file: Path) -> No
 
 def test_text_parts_and_the_developer_role_are_understood(tiny: Server) -> None:
     plain = [{"role": "system", "content": "stay"}, {"role": "user", "content": "my user"}]
-    parts = [{"type": "text", "text": "my "}, {"type": "text", "text": "user"}]
+    mark: dict[str, Any] = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    parts = [{"type": "text", "text": "my ", **mark}, {"type": "text", "text": "user"}]
     other = [{"role": "developer", "content": "stay"}, {"role": "user", "content": parts}]
     answers = [
         tiny.post("/v1/chat/completions", {"messages": messages, **GREEDY}).json()["choices"]
@@ -176,13 +183,21 @@ def test_fields_that_ask_for_nothing_are_taken(tiny: Server) -> None:
     harmless = {
         "model": "tiny", "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
         "store": False, "user": "me", "metadata": {"a": "b"}, "top_p": None, "stop": None,
-        "reasoning_effort": None, "parallel_tool_calls": True,
+        "reasoning_effort": None, "parallel_tool_calls": True, "moderation": None,
+        "prompt_cache_options": {"mode": "implicit"}, "prompt_cache_retention": "24h",
     }  # fmt: skip
     assert tiny.chat("stay", **GREEDY, **harmless)["choices"] == tiny.chat("stay", **GREEDY)["choices"]
 
 
 def test_an_answer_can_be_sent_back_as_it_came(tiny: Server) -> None:
     message = tiny.chat("stay", **GREEDY)["choices"][0]["message"]
+    body = {"messages": [*turns("stay"), message, *turns("stay")], **GREEDY}
+    assert tiny.post("/v1/chat/completions", body).status_code == 200
+
+
+def test_an_answer_can_be_sent_back_with_what_clients_add_to_it(tiny: Server) -> None:
+    answer = tiny.chat("stay", **GREEDY)["choices"][0]["message"]
+    message = {**answer, "parsed": {"a": [1]}, "tool_calls": None}
     body = {"messages": [*turns("stay"), message, *turns("stay")], **GREEDY}
     assert tiny.post("/v1/chat/completions", body).status_code == 200
 

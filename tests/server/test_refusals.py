@@ -71,6 +71,7 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
         ("reasoning_effort", "low"),
         ("modalities", ["audio"]),
         ("store", True),
+        ("moderation", {"model": "omni-moderation-latest"}),
         ("temprature", 1),
     ],
 )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import httpx
 import pytest
@@ -145,7 +146,10 @@ def test_an_address_others_can_reach_needs_a_key_or_a_decision(model_files: Path
         (("--cors-origin", "*"), "--cors-origin"),
         (("--cors-origin", "localhost:3000"), "--cors-origin"),
         (("--cors-origin", "http://localhost/app"), "--cors-origin"),
+        (("--cors-origin", "http://LocalHost:3000"), "--cors-origin"),
+        (("--cors-origin", "https://app.example:443"), "--cors-origin"),
         (("--name", ""), "--name"),
+        (("--host", "a..b", "--no-key"), "cannot listen on a..b"),
         (("--cache-disk", 1), "--cache-disk"),
         (("--grace", "nan"), "--grace"),
         (("--idle-unload", "inf"), "--idle-unload"),
@@ -192,6 +196,22 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path: Path) 
         taken.listen()
         said = refused(tmp_path / "missing.gguf", "--port", taken.getsockname()[1])
     assert "cannot listen on 127.0.0.1" in said
+
+
+def test_a_port_that_was_taken_while_the_models_were_loaded_is_said(
+    model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+
+        def slowly(*words: Any, **options: Any) -> edgespec.Runtime:
+            other.listen()
+            return edgespec.load(*words, **options)
+
+        monkeypatch.setattr("edgespec.server.serve.load", slowly)
+        with pytest.raises(edgespec.UsageError, match="cannot listen on 127.0.0.1"):
+            serve(str(model_files / "target.gguf"), {"draft": "none"}, {"port": other.getsockname()[1]})
 
 
 def test_a_model_that_is_not_there_is_said() -> None:

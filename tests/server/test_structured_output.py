@@ -69,11 +69,14 @@ def test_an_answer_that_is_cut_off_says_so(client: Any) -> None:
         json.loads(choice.message.content)
 
 
-def test_the_client_reads_an_answer_into_a_model(client: Any) -> None:
+def test_the_client_reads_an_answer_into_a_model_and_sends_it_back(client: Any) -> None:
     pydantic = need_module("pydantic")
     form = pydantic.create_model("Form", word=(str, pydantic.Field(max_length=8)), sure=(bool, ...))
     answer = client.beta.chat.completions.parse(**QUESTION, response_format=form)
-    assert isinstance(answer.choices[0].message.parsed, form)
+    message = answer.choices[0].message
+    assert isinstance(message.parsed, form)
+    more = [*QUESTION["messages"], message, {"role": "user", "content": "Another, please."}]
+    assert client.beta.chat.completions.parse(**QUESTION | {"messages": more}, response_format=form).choices
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused(client: Any) -> None:

@@ -117,9 +117,13 @@ def test_a_stream_writes_calls_piece_by_piece(client: Any, question: str) -> Non
 
 
 def test_with_the_clients_own_reading_of_streams(client: Any) -> None:
-    with client.beta.chat.completions.stream(**asking("Add 6 and 1.")) as stream:
-        final = stream.get_final_completion()
-    assert called(final.choices[0].message) == [("add", {"a": 6, "b": 1})]
+    asked = asking("Add 6 and 1.")
+    with client.beta.chat.completions.stream(**asked) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert called(message) == [("add", {"a": 6, "b": 1})]
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "7"}
+    messages = [*asked["messages"], message, result]  # with the fields that the client has added
+    assert client.chat.completions.create(**asked | {"messages": messages, "tool_choice": "none"}).choices
 
 
 def test_without_parallel_calls_the_answer_ends_behind_the_first(client: Any) -> None:
@@ -268,6 +272,13 @@ def test_arguments_that_are_nested_too_deeply_for_templates_stay_text() -> None:
     deep = "[" * 600 + "]" * 600
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": deep}}
     assert ToolCall.model_validate(call).for_template()["function"]["arguments"] == deep
+
+
+def test_what_a_client_adds_to_a_call_is_not_told_to_the_model() -> None:
+    function = {"name": "add", "arguments": '{"a": 1}'}
+    call = {"id": "1", "type": "function", "function": function}
+    more = {**call, "index": 0, "function": {**function, "parsed_arguments": {"a": 1}}}
+    assert ToolCall.model_validate(more).for_template() == ToolCall.model_validate(call).for_template()
 
 
 def test_the_coder_calls_without_tags() -> None:

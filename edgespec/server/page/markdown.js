@@ -85,12 +85,16 @@ export class Markdown {
   constructor(container) {
     this.container = container;
     this.blocks = [];
+    this.links = "{}";
   }
 
   show(text) {
     const found = blocksOf(text);
+    const links = JSON.stringify(found.links);
+    const relinked = links !== this.links; // what a link leads to may be said far behind it
+    this.links = links;
     found.forEach((block, i) => {
-      if (this.blocks[i]?.raw === block.raw) return;
+      if (this.blocks[i]?.raw === block.raw && !(relinked && block.raw.includes("["))) return;
       const element = el("div", { class: "block" });
       element.append(render(block, found.links));
       if (this.blocks[i]) this.blocks[i].element.replaceWith(element);

@@ -123,11 +123,11 @@ export class Answer {
     Object.assign(this, { toldError: error, toldLast: last });
     this.error.hidden = !error;
     if (!error) return this.error.replaceChildren();
-    const todo =
-      error.kind === "key"
-        ? el("button", { type: "button", onclick: this.actions.openSettings }, "Open settings")
-        : last && el("button", { type: "button", onclick: this.actions.regenerate }, "Try again");
-    this.error.replaceChildren(icon("alert"), el("p", {}, error.text), ...(todo ? [todo] : []));
+    const todo = [];
+    if (error.kind === "key") todo.push(["Open settings", this.actions.openSettings]);
+    if (last) todo.push(["Try again", this.actions.regenerate]);
+    const buttons = todo.map(([label, onclick]) => el("button", { type: "button", onclick }, label));
+    this.error.replaceChildren(icon("alert"), el("p", {}, error.text), ...buttons);
   }
 }
 
