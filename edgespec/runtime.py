@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -72,7 +73,7 @@ class Runtime:
         """held while the tokenizer is used, which another thread might close"""
         # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
         # keeps the engine, and with it the models.
-        self._free = finalize(self._engine, _close, target, self.drafters, save)
+        self._free = finalize(self._engine, _close, os.getpid(), target, self.drafters, save)
         self._free.atexit = False
 
     @property
@@ -235,7 +236,9 @@ class Runtime:
         await self.aclose()
 
 
-def _close(target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
+def _close(process: int, target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
+    if os.getpid() != process:  # a fork: what it inherited is not its own to free
+        return
     save()
     for drafter in drafters:
         drafter.close()

@@ -278,6 +278,29 @@ def test_a_callback_may_not_use_the_runtime_it_is_called_from(build: Build) -> N
     assert all("callback" in refusal for refusal in refusals)
 
 
+def test_a_signal_handler_that_comes_within_a_pass_is_refused_and_waits_for_nobody(
+    build: Build, target: LlamaCpp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, decode = build(), target._c.llama_decode
+    refusals: list[str] = []
+
+    def interrupted(*args: Any) -> Any:
+        for attempt in (engine.close, lambda: engine.generate(PROMPT, Request())):
+            with pytest.raises(UsageError) as caught:
+                attempt()
+            refusals.append(str(caught.value))
+        answer.cancel()
+        return decode(*args)
+
+    answer = engine.generate(PROMPT, Request(NO_END, max_tokens=10))
+    monkeypatch.setattr(target._c, "llama_decode", interrupted)
+    reading = Thread(target=answer.run, daemon=True)
+    reading.start()
+    reading.join(PATIENCE)
+    assert answer.finish_reason == "cancelled"
+    assert refusals and all("signal handler" in refusal for refusal in refusals)
+
+
 def test_closing_in_another_thread_ends_the_generation_and_then_refuses(
     model_files: Path, draft_model: DraftModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,28 @@ def test_ctrl_c_while_llama_cpp_reports_something_is_not_lost(model_files: Path)
     edgespec.load(model_files / "target.gguf").close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_is_refused_the_runtime_it_inherited(model_files: Path) -> None:
+    with edgespec.load(model_files / "target.gguf", draft="ngram", threads=1, n_ctx=256) as runtime:
+        answer = runtime.stream("stay", max_tokens=9)
+        next(answer)
+        child = os.fork()
+        if child == 0:
+            try:
+                refused = 0
+                for attempt in (answer.run, lambda: runtime.generate("stay"), lambda: runtime.step([answer])):
+                    try:
+                        attempt()
+                    except edgespec.UsageError as error:
+                        refused += "forked" in str(error)
+                runtime.close()  # frees nothing here
+                os._exit(0 if refused == 3 and runtime.target._context else 1)  # type: ignore[attr-defined]
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert answer.run().tokens
+
+
 def test_drafters_of_another_target_are_refused(runtime: edgespec.Runtime, model_files: Path) -> None:
     with edgespec.load(model_files / "target.gguf", draft="ngram", n_ctx=256) as other:
         assert runtime.generate_as(other, "stay", max_tokens=3).tokens
