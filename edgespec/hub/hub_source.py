@@ -22,7 +22,7 @@ from huggingface_hub import constants, errors
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars  # type: ignore[attr-defined]
 
-from edgespec.errors import HubError
+from edgespec.errors import HubError, UsageError
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile
 from edgespec.hub.progress import Progress
@@ -107,8 +107,12 @@ def from_cache(file: RemoteFile, expected: str | None) -> tuple[Path, str] | Non
     """The file in the user's Hugging Face cache, with the checksum it should have; no network.
 
     Without an expected checksum, the one under which the cache keeps the file.
+    Raises UsageError for a name that no repository of the Hub has.
     """
-    cached = hub.try_to_load_from_cache(file.hub.repo, file.hub.file)
+    try:
+        cached = hub.try_to_load_from_cache(file.hub.repo, file.hub.file)
+    except ValueError as error:  # which knows the Hub's rules for names
+        raise UsageError(f"{file.key} cannot be on the Hub: {error}") from error
     if not isinstance(cached, str):
         return None
     path = Path(cached)

@@ -359,7 +359,16 @@ def test_all_parts_of_a_split_model_are_pulled(hub: FakeHub) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["hf:maker", "hf:maker/repo", "hf:../../x.gguf", "hf:maker/../x.gguf", "hf:a/b/../../c.gguf", "nonsense"],
+    [
+        "hf:maker",
+        "hf:maker/repo",
+        "hf:../../x.gguf",
+        "hf:maker/../x.gguf",
+        "hf:a/b/../../c.gguf",
+        "hf:maker/tiny--GGUF/tiny.gguf",
+        "hf:maker/tiny-/tiny.gguf",
+        "nonsense",
+    ],
 )
 def test_names_that_cannot_be_pulled(name: str) -> None:
     with pytest.raises(UsageError):
