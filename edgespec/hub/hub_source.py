@@ -83,7 +83,7 @@ def download(file: RemoteFile, found: Found, progress: Progress) -> Path:
         done = 0
     disable_progress_bars()  # ours is shown instead
     progress.start(f"fetching {file.name}", found.size, done)
-    with _explained(file), _small_chunks():
+    with _explained(file, found.size), _small_chunks():
         while done < found.size:
             done = _transfer(_url(file, found.commit), staged, done, found.size, progress)
     return staged
@@ -188,8 +188,9 @@ def _alternative(file: RemoteFile) -> str:
 
 
 @contextlib.contextmanager
-def _explained(file: RemoteFile) -> Iterator[None]:
-    """Turn what the Hub's client raises into a HubError that says what to do."""
+def _explained(file: RemoteFile, size: int = 0) -> Iterator[None]:
+    """Turn what the Hub's client raises into a HubError that says what to do. size: bytes that are to be
+    written."""
     where = _where(file)
     try:
         yield
@@ -218,7 +219,7 @@ def _explained(file: RemoteFile) -> Iterator[None]:
     except _FAILURES as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise HubError(
-                f"The disk is full: free {human(file.size or 0)} and pull again; it goes on where it stopped."
+                f"The disk is full: free {human(size)} and pull again; it goes on where it stopped."
             ) from error
         said = str(error).partition("\n")[0] or type(error).__name__
         raise HubError(

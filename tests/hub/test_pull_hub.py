@@ -252,6 +252,18 @@ def test_too_little_room_is_said_before_downloading(
     assert path.read_bytes() == CONTENT
 
 
+def test_a_disk_that_fills_up_meanwhile_is_said_with_what_the_file_takes(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    hub.add(KEY, CONTENT)
+    monkeypatch.setattr("edgespec.hub.hub_source.http_get", full)
+    with pytest.raises(HubError, match="The disk is full: free 6 MB and pull again"):
+        pull(NAME)
+
+
 def test_a_file_in_the_hubs_cache_is_used_even_offline(
     hub: FakeHub, machine: Path, progress: Recorder
 ) -> None:
