@@ -15,6 +15,7 @@ from pair import load
 from waiting import PATIENCE, called
 
 import edgespec
+from edgespec.backends.base import Sequence
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding import engine as engine_module
@@ -23,7 +24,7 @@ from edgespec.decoding.generation import Engine
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.stopping import Output, Token
 from edgespec.drafters.draft_model import DraftModel
-from edgespec.errors import UsageError
+from edgespec.errors import BackendError, UsageError
 
 from .engines import NO_END, PROMPT, Build, plain
 
@@ -252,6 +253,26 @@ def test_a_finished_stream_that_is_read_on_does_not_touch_its_successors_cache(
     list(first)
     tokens += [token.id for token in second]
     assert tokens == plain(build, Request(NO_END, max_tokens=30)).tokens
+
+
+def test_a_cache_that_cannot_be_cut_at_the_end_leaves_the_drafter_free_for_the_next_answer(
+    build: Build, draft_model: DraftModel, target: LlamaCpp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, rollback = build(draft_model), target.rollback
+    text = engine.generate(PROMPT, Request(NO_END, max_tokens=40)).run().text
+
+    def fail(sequence: Sequence, length: int) -> None:
+        rollback(sequence, 0 if answer.over else length)
+        if answer.over:
+            raise BackendError("it could not roll back; its cache was reset")
+
+    answer = engine.generate(PROMPT, Request(NO_END, stop=(text[6:16],)))
+    monkeypatch.setattr(target, "rollback", fail)
+    with pytest.raises(BackendError):
+        answer.run()
+    monkeypatch.setattr(target, "rollback", rollback)
+    again = engine.generate(PROMPT, Request(NO_END, max_tokens=20)).run()
+    assert again.stats.drafted and again.stats.draft_failure is None
 
 
 def test_a_callback_may_not_use_the_runtime_it_is_called_from(build: Build) -> None:
