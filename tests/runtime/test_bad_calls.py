@@ -61,11 +61,32 @@ def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt
         {"threads": 100000},
         {"provider": "cuda"},
         {"draft": "ngram", "draft_backend": "onnx"},
+        {"chat_template": "template.jinja"},
+        {"chat_template": Path("template.jinja")},
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_refused(model_files: Path, options: dict[str, Any]) -> None:
     with pytest.raises(edgespec.UsageError):
         edgespec.load(model_files / "target.gguf", **options)
+
+
+@pytest.mark.parametrize("given", ["missing.gguf", Path("missing.gguf"), ["missing.gguf"]])
+def test_an_adapter_alone_or_in_a_list_is_looked_for_before_anything_is_loaded(
+    model_files: Path, tmp_path: Path, given: Any
+) -> None:
+    with pytest.raises(edgespec.ModelError, match=r"the LoRA adapter missing\.gguf cannot be read"):
+        edgespec.load(model_files / "target.gguf", lora=given, cache_dir=tmp_path / "caches")
+    assert not (tmp_path / "caches").exists()
+
+
+def test_a_tilde_in_the_name_of_the_caches_folder_is_the_home(
+    model_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    edgespec.load(model_files / "target.gguf", draft="none", threads=1, cache_dir="~/caches").close()
+    assert (tmp_path / "home" / "caches").is_dir()
+    assert [folder.name for folder in tmp_path.iterdir()] == ["home"]
 
 
 def test_a_depth_without_a_draft_is_refused(model_files: Path) -> None:
