@@ -99,19 +99,20 @@ def bench(
             found.append(
                 {"pair": describe(runtime), **about, **summed, "machine_measured": bandwidth.measured}
             )
+        # Before the page, which may meet a full disk, behind hours of measuring.
+        if as_json:
+            whole = [
+                about | {"results": list(map(of_prompt, results))}
+                for about, results in zip(found, measured, strict=True)
+            ]
+            write_json(whole[0] if len(whole) == 1 else {"drafts": whole})
+        else:
+            print_whole(lambda console: _show_all(console, found))
         if html:
             (runtime,), (results,) = runtimes, measured
             curves = measured_passes(beside, threads) if beside else []
             verdicts = _verdicts(runtime, recorded or [r.trace for r in results if r.trace is not None])
             Path(html).write_text(page(found[0], results, curves, verdicts), "utf-8")
-    if as_json:
-        whole = [
-            about | {"results": list(map(of_prompt, results))}
-            for about, results in zip(found, measured, strict=True)
-        ]
-        write_json(whole[0] if len(whole) == 1 else {"drafts": whole})
-    else:
-        print_whole(lambda console: _show_all(console, found))
 
 
 def _identities(runtime: Runtime) -> list[str]:

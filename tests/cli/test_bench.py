@@ -139,6 +139,14 @@ def test_what_cannot_be_written_in_the_end_is_refused_at_the_beginning(
     assert "add --html" in ended.err
 
 
+def test_a_page_that_cannot_be_written_after_all_loses_no_results(
+    edgespec: Edgespec, pair: list[object], suite: Path
+) -> None:
+    ended = edgespec("bench", *pair, "--suite", suite, *USUAL, "--json", "--html", "/dev/full")
+    assert (ended.code, ended.err.endswith("No space left on device\n")) == (1, True)
+    assert len(ended.json["results"]) == 3
+
+
 def test_a_suite_that_is_not_there_is_refused_before_anything_is_loaded(
     edgespec: Edgespec, tmp_path: Path
 ) -> None:
