@@ -209,7 +209,8 @@ class Runtime:
         return self.chat_template is not None
 
     def close(self) -> None:
-        """End a running generation and free everything. Safe to call twice and from any thread."""
+        """End a running generation and free everything. Safe to call twice and from any thread. Raises
+        UsageError in a callback, and in a signal handler that interrupts a generation."""
         self._engine.close()
         self._pool.shutdown()  # what waits there is refused
         with self._tokenizing:
