@@ -32,7 +32,7 @@ class AsyncGeneration:
     """
 
     def __init__(self, start: Start, pool: Executor) -> None:
-        """start: starts the generation; called in `pool`, of one thread."""
+        """start: starts the generation; called in a thread of `pool`."""
         self._start = start
         self._pool = pool
         self._work: _Work | None = None
