@@ -147,6 +147,7 @@ class Runtime:
 
         Errors of `generate` are raised when it is read.
         """
+        self._engine.check_process()  # a fork has no threads that would answer
         return AsyncGeneration(lambda: self.stream(prompt, **options), self._pool)
 
     async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:

@@ -124,15 +124,19 @@ class Engine:
             else f"{self.parallel} generations are under way already; wait for one, or cancel it"
         )
 
-    def check_caller(self, what: str) -> None:
+    def check_process(self) -> None:
         """Raise UsageError in a process that was forked from the one that loaded the models: their threads
-        stayed there; and in a callback of a generation or a signal handler that interrupts one: they would
-        wait for themselves."""
+        stayed there."""
         if os.getpid() != self._process:
             raise UsageError(
                 "the runtime belongs to the process that this one was forked from; start processes with the "
                 "method spawn, and load it there"
             )
+
+    def check_caller(self, what: str) -> None:
+        """As `check_process`; and raise UsageError in a callback of a generation and in a signal handler that
+        interrupts one: they would wait for themselves."""
+        self.check_process()
         if self.computing.mine:
             raise UsageError(f"a callback or signal handler cannot {what}; it may only cancel the generation")
 
