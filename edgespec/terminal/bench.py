@@ -26,6 +26,7 @@ from edgespec.control.controller import Controller
 from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
+from edgespec.hub.names import path_named
 from edgespec.hub.sizes import human
 from edgespec.options import GenerateOptions
 from edgespec.runtime import Runtime
@@ -87,7 +88,7 @@ def bench(
         loaded = {name: value for name, value in loading.items() if name != "memory_check"}
         finished = Finished(
             Path(resume) if resume else None,
-            {**loaded, **common, **generating, "models": [_identities(r) for r in runtimes]},
+            {**loaded, **common, **generating, "models": [_identities(r, loading["lora"]) for r in runtimes]},
         )
         note(_plan(runtimes, len(prompts), repeats, reference, beside))
         comparing = Bench(runtimes, generating, repeats, beside, html is not None)
@@ -115,10 +116,11 @@ def bench(
             Path(html).write_text(page(found[0], results, curves, verdicts), "utf-8")
 
 
-def _identities(runtime: Runtime) -> list[str]:
-    """Of the files, whatever they are called."""
+def _identities(runtime: Runtime, lora: Sequence[str]) -> list[str]:
+    """Of the files, adapters included, whatever they are called."""
     drafts = [drafter.backend for drafter in runtime.drafters if isinstance(drafter, DraftModel)]
-    return [identity(model.path) for model in (runtime.target, *drafts)]
+    paths = [model.path for model in (runtime.target, *drafts)]
+    return [identity(path) for path in (*paths, *map(path_named, lora))]
 
 
 def _readable(file: Path) -> Path:

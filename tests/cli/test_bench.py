@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from backends.hand_made import write_lora
 
 from .conftest import Edgespec
 
@@ -90,6 +91,17 @@ def test_a_model_that_was_replaced_is_not_mixed_in(
     for name in ("draft", "hopeless"):
         shutil.copy(model_files / f"{name}.gguf", draft)
         ended = edgespec(*words, "--resume", tmp_path / "kept.jsonl")
+    assert ended.code == 2
+    assert "were made with models" in ended.err
+
+
+def test_nor_is_an_adapter_that_was_replaced(
+    edgespec: Edgespec, model_files: Path, suite: Path, tmp_path: Path
+) -> None:
+    words = ("bench", model_files / "target.gguf", "--draft", "ngram", "--lora", tmp_path / "lora.gguf")
+    for seed in (0, 1):
+        write_lora(tmp_path / "lora.gguf", seed=seed)
+        ended = edgespec(*words, "--suite", suite, *USUAL, "--resume", tmp_path / "kept.jsonl")
     assert ended.code == 2
     assert "were made with models" in ended.err
 
