@@ -136,7 +136,8 @@ class Runtime:
     def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
         tokens, request = self.tokenize(prompt), request_of(options)
         if (wanted := request.constraint) is not None:
-            begun = opens_thoughts(tokens, self.target.tokenizer)
+            with self._tokenizing:
+                begun = opens_thoughts(tokens, self.target.tokenizer)
             if begun or (not isinstance(prompt, str) and knows_thoughts(self.chat_template)):
                 request = replace(request, constraint=after_thoughts(wanted, begun))
         return tokens, request
