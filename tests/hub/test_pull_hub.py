@@ -19,6 +19,7 @@ from waiting import PATIENCE, until
 from edgespec.errors import HubError, OfflineError, UsageError
 from edgespec.hub import store
 from edgespec.hub.catalog import hub_file
+from edgespec.hub.offline import offline
 from edgespec.hub.pull import pull
 
 NAME = "hf:maker/tiny-GGUF/tiny.gguf"
@@ -233,6 +234,12 @@ def test_offline_touches_nothing(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(OfflineError, match=f"When online: edgespec pull {NAME}"):
         pull(NAME, offline=how == "flag")
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("value", ["1", "y", "True ", "0", "", "off", "False"])
+def test_whatever_is_no_denial_asks_to_be_offline(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("EDGESPEC_OFFLINE", value)
+    assert offline() is (value in ("1", "y", "True "))
 
 
 def test_too_little_room_is_said_before_downloading(
