@@ -12,13 +12,15 @@ from edgespec.backends.caches import Caches, Kept
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
+from edgespec.chat.templates import check_template
 from edgespec.control.policy import FixedDepth, Policy
 from edgespec.device.power import MODES, threads_for
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.ngram import NGram
-from edgespec.errors import UsageError
+from edgespec.errors import ModelError, UsageError
 from edgespec.hub.model_file import ModelFile, Pair
+from edgespec.hub.names import path_named
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
 from edgespec.pairing import controlled, open_draft
@@ -45,7 +47,7 @@ def load(
     low_memory: bool = False,
     mmap: bool = True,
     gpu_layers: int | None = None,
-    lora: Sequence[str | Path] = (),
+    lora: str | Path | Sequence[str | Path] = (),
     chat_template: str | None = None,
     strict: bool = False,
     memory_check: bool = True,
@@ -114,6 +116,8 @@ def load(
             "such as --draft ngram"
         )
     _check_power(power, threads)
+    if chat_template is not None:
+        check_template(chat_template)
     named = _pair(str(pair) if pair is not None else None)
     wanted = named.draft if draft is None else str(draft)
     if power == "saver" and wanted not in _NO_MODEL:
@@ -130,7 +134,7 @@ def load(
         low_memory=low_memory,
         mmap=mmap,
         gpu_layers=gpu_layers,
-        lora=tuple(map(Path, lora)),
+        lora=_adapters(lora),
         provider=provider,
         strict=strict,
         sequences=parallel,
@@ -145,7 +149,7 @@ def load(
         runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
     if memory_check:
         check_memory(named.target, backend, file, runs_on, settings, cache_memory)
-    folder = None if cache_dir is None else Folder(Path(cache_dir), cache_disk, _bits(settings))
+    folder = None if cache_dir is None else Folder(path_named(str(cache_dir)), cache_disk, _bits(settings))
     kept = Kept(cache_memory, folder)
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
         target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)
@@ -188,6 +192,16 @@ _NO_MODEL = (None, "none", "ngram", "rules")
 def _bits(settings: Settings) -> str:
     """What a KV cache depends on besides its model."""
     return repr((settings.kv_type, settings.provider, [fingerprint(path) for path in settings.lora]))
+
+
+def _adapters(lora: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+    """The files of one or several names."""
+    names = (lora,) if isinstance(lora, str | Path) else lora
+    paths = tuple(path_named(str(name)) for name in names)
+    for path in paths:
+        if not path.is_file():
+            raise ModelError(f"the LoRA adapter {path} cannot be read: there is no such file")
+    return paths
 
 
 def _check_power(power: str, threads: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -72,7 +73,7 @@ class Runtime:
         """held while the tokenizer is used, which another thread might close"""
         # A runtime that is dropped without close() must not keep gigabytes; a generation still in use
         # keeps the engine, and with it the models.
-        self._free = finalize(self._engine, _close, target, self.drafters, save)
+        self._free = finalize(self._engine, _close, os.getpid(), target, self.drafters, save)
         self._free.atexit = False
 
     @property
@@ -135,7 +136,8 @@ class Runtime:
     def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
         tokens, request = self.tokenize(prompt), request_of(options)
         if (wanted := request.constraint) is not None:
-            begun = opens_thoughts(tokens, self.target.tokenizer)
+            with self._tokenizing:
+                begun = opens_thoughts(tokens, self.target.tokenizer)
             if begun or (not isinstance(prompt, str) and knows_thoughts(self.chat_template)):
                 request = replace(request, constraint=after_thoughts(wanted, begun))
         return tokens, request
@@ -146,6 +148,7 @@ class Runtime:
 
         Errors of `generate` are raised when it is read.
         """
+        self._engine.check_process()  # a fork has no threads that would answer
         return AsyncGeneration(lambda: self.stream(prompt, **options), self._pool)
 
     async def agenerate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
@@ -208,7 +211,8 @@ class Runtime:
         return self.chat_template is not None
 
     def close(self) -> None:
-        """End a running generation and free everything. Safe to call twice and from any thread."""
+        """End a running generation and free everything. Safe to call twice and from any thread. Raises
+        UsageError in a callback, and in a signal handler that interrupts a generation."""
         self._engine.close()
         self._pool.shutdown()  # what waits there is refused
         with self._tokenizing:
@@ -235,7 +239,9 @@ class Runtime:
         await self.aclose()
 
 
-def _close(target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
+def _close(process: int, target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
+    if os.getpid() != process:  # a fork: what it inherited is not its own to free
+        return
     save()
     for drafter in drafters:
         drafter.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,19 +73,27 @@ class ChatSession:
         n_ctx = self._runtime.target.n_ctx
         room = n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx // 2)
         turns = [i for i, m in enumerate(messages) if m["role"] == "user" and i > self.left_out]
-        prompt = self._prompt(messages[self.left_out :])
-        if len(prompt) + room <= n_ctx:
+        prompt = self._fitted(messages[self.left_out :], n_ctx - room)
+        if prompt is not None:
             return self.left_out, prompt
-        for start in turns:
-            prompt = self._prompt(messages[start:])
-            if len(prompt) <= n_ctx // 2:
-                return start, prompt
+        # The fewer turns, the fewer tokens; a conversation that was loaded may have thousands of turns.
+        fits = bisect_left(turns, True, key=lambda i: self._fitted(messages[i:], n_ctx // 2) is not None)
+        start = turns[min(fits, len(turns) - 1)] if turns else self.left_out
+        prompt = self._prompt(messages[start:])
         if len(prompt) >= n_ctx:
             raise ContextFull(
                 f"this turn alone has {len(prompt)} tokens and the context holds {n_ctx}; shorten it, or "
                 "raise --ctx"
             )
-        return (turns[-1] if turns else self.left_out), prompt
+        return start, prompt
+
+    def _fitted(self, messages: list[dict[str, str]], room: int) -> list[int] | None:
+        """The prompt's tokens, unless they are more than there is room for."""
+        try:
+            prompt = self._prompt(messages)
+        except ContextFull:  # it has so many characters that it was not even tokenized
+            return None
+        return prompt if len(prompt) <= room else None
 
     def _prompt(self, messages: list[dict[str, str]]) -> list[int]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -93,8 +103,9 @@ class ChatSession:
         """Forget the turns; the system prompt stays."""
         self._messages, self._answer, self.left_out = [], None, 0
 
-    def save(self, file: Path) -> None:
-        """Write the conversation as JSON. The file appears whole or not at all."""
+    def save(self, file: str | Path) -> None:
+        """Write the conversation as JSON. The file appears whole or not at all; then UsageError is raised."""
+        file = Path(file)
         content = {"system": self.system, "messages": self.messages}
         partial = file.with_name(file.name + ".partial")
         try:
@@ -102,11 +113,13 @@ class ChatSession:
             partial.write_text(text, "utf-8", "backslashreplace")  # which is how JSON writes half a character
             partial.replace(file)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
             raise UsageError(f"{file} cannot be written: {error.strerror}") from error
 
-    def load(self, file: Path) -> None:
+    def load(self, file: str | Path) -> None:
         """Replace the conversation by a saved one. Raises UsageError for a file that is none."""
+        file = Path(file)
         try:
             content = json.loads(file.read_text("utf-8"))
             system = content["system"]

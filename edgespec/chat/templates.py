@@ -167,6 +167,19 @@ class _Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
+def check_template(source: str) -> None:
+    """Raise ModelError for what is no Jinja, and UsageError for what is no chat template: the name of a file
+    with one, say, would be what the model reads instead of every conversation."""
+    if not isinstance(source, str):
+        raise UsageError(f"chat_template is {source!r}; it must be text: the template, and not its file")
+    _compile(source)
+    if not reads(source, "messages"):
+        raise UsageError(
+            "the chat template does not look at the messages, so the model would not see them; give the "
+            "template itself, in Jinja"
+        )
+
+
 def reads(source: str, variable: str) -> bool:
     """Whether a template makes use of a variable that it is given."""
     try:

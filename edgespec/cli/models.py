@@ -14,8 +14,11 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def models(context: click.Context, as_json: bool) -> None:
     """List the models: what the catalog offers, and what is on this machine."""
-    if context.invoked_subcommand is None:
+    command = context.invoked_subcommand
+    if command is None:
         context.invoke(list_, as_json=as_json)
+    elif as_json:
+        raise click.UsageError(f"--json has no place here; put it behind: edgespec models {command} --json")
 
 
 @models.command("list")

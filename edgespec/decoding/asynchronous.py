@@ -32,7 +32,7 @@ class AsyncGeneration:
     """
 
     def __init__(self, start: Start, pool: Executor) -> None:
-        """start: starts the generation; called in `pool`, of one thread."""
+        """start: starts the generation; called in a thread of `pool`."""
         self._start = start
         self._pool = pool
         self._work: _Work | None = None
@@ -53,10 +53,12 @@ class AsyncGeneration:
             self._work = _Work(self._start, self._pool)
             finalize(self, self._work.cancel).atexit = False
         try:
-            result = await self._work.results.get()
+            result = await self._work.next()
         except asyncio.CancelledError:
             self._work.cancel()
             raise
+        if self._over:  # another task has closed it meanwhile
+            raise StopAsyncIteration
         if isinstance(result, Token):
             self.text += result.text
             self.tokens.append(result.id)
@@ -84,8 +86,8 @@ class AsyncGeneration:
         self.cancel()
         while not self._over:
             assert self._work is not None
-            result = await self._work.results.get()
-            if not isinstance(result, Token):
+            result = await self._work.next()
+            if not (self._over or isinstance(result, Token)):
                 self._end(result)
                 self.finish_reason, self.stopped_by = "cancelled", None
 
@@ -106,12 +108,20 @@ class _Work:
         self._loop = asyncio.get_running_loop()
         self._generation: Generation | None = None
         self._cancelled = False
-        self.results: asyncio.Queue[Token | Generation | BaseException | None] = asyncio.Queue()
+        self._results: asyncio.Queue[Token | Generation | BaseException | None] = asyncio.Queue()
         """tokens, and then the finished generation (None if it never began), or what it raised"""
         try:
             self._future = pool.submit(self._run)
         except RuntimeError as error:
             raise UsageError("the runtime is closed; load it again") from error
+
+    async def next(self) -> Token | Generation | BaseException | None:
+        """The next result. Behind the last one there is None, for other tasks that wait: one may close what
+        another reads."""
+        result = await self._results.get()
+        if not isinstance(result, Token):
+            self._results.put_nowait(None)
+        return result
 
     def cancel(self) -> None:
         """From any thread."""
@@ -134,7 +144,7 @@ class _Work:
 
     def _tell(self, result: Token | Generation | BaseException | None) -> None:
         try:
-            self._loop.call_soon_threadsafe(self.results.put_nowait, result)
+            self._loop.call_soon_threadsafe(self._results.put_nowait, result)
         except RuntimeError:  # the loop is closed: nobody will read
             self._cancelled = True
             if self._generation is not None:

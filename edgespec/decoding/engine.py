@@ -276,15 +276,16 @@ class Decoding:
 
     def _leave(self) -> None:
         """Give the caches back: nothing more is computed."""
-        if (cache := self._cache) is not None:
-            try:
+        try:
+            if self._cache is not None:
                 self._keep(self._prompt_length + len(self._output.tokens))
-            finally:
+        finally:
+            if (cache := self._cache) is not None:
                 self._cache = None
                 self._caches.release(cache)
-        for drafter in self._to_release:
-            drafter.release()
-        self._to_release = ()
+            for drafter in self._to_release:
+                drafter.release()
+            self._to_release = ()
 
     @property
     def _sequence(self) -> Cache:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
-from threading import Lock, current_thread
+from inspect import GEN_CLOSED, getgeneratorstate
+from threading import RLock, current_thread
 
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.caches import Caches, Kept
@@ -52,8 +53,9 @@ class Engine:
         self._current: list[Generation] = []
         """those that have not ended, as far as is known"""
         self._closed = False
-        self._start = Lock()
-        """held while a generation starts, so that no two do"""
+        self._process = os.getpid()
+        self._start = RLock()
+        """held while a generation starts, so that no two do; a signal handler may close all meanwhile"""
 
     def generate(
         self,
@@ -76,7 +78,7 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens and the context holds {self.target.n_ctx}; "
                 "shorten the prompt or raise --ctx"
             )
-        self.refuse_callbacks("start another generation with the same runtime")
+        self.check_caller("start another generation with the same runtime")
         with self._start:
             if self._closed:
                 raise UsageError("the runtime is closed; load it again")
@@ -94,7 +96,7 @@ class Engine:
         """Wait for the models, and use them for a turn of each generation, for a round or a chunk of its
         prompt. What came of each: the tokens that it released, perhaps none, or what it raised;
         StopIteration if it has ended. Raises UsageError unless they are this engine's, each there once."""
-        self.refuse_callbacks("read on")
+        self.check_caller("read on")
         if isinstance(generations, Generation):  # it would wait for itself
             raise UsageError("a step takes a list of answers; one alone is stepped as [answer]")
         generations = list(generations)
@@ -122,15 +124,28 @@ class Engine:
             else f"{self.parallel} generations are under way already; wait for one, or cancel it"
         )
 
-    def refuse_callbacks(self, what: str) -> None:
-        """Raise UsageError inside a callback of the running generation, which would wait for itself."""
-        if any(one.calls_back for one in self._current):
-            raise UsageError(f"a callback cannot {what}; it may only cancel the generation")
+    def check_process(self) -> None:
+        """Raise UsageError in a process that was forked from the one that loaded the models: their threads
+        stayed there."""
+        if os.getpid() != self._process:
+            raise UsageError(
+                "the runtime belongs to the process that this one was forked from; start processes with the "
+                "method spawn, and load it there"
+            )
+
+    def check_caller(self, what: str) -> None:
+        """As `check_process`; and raise UsageError in a callback of a generation and in a signal handler that
+        interrupts one: they would wait for themselves."""
+        self.check_process()
+        if self.computing.mine:
+            raise UsageError(f"a callback or signal handler cannot {what}; it may only cancel the generation")
 
     def close(self) -> None:
         """End what is under way, from any thread, and wait until the models are at rest; then close the
-        target's caches."""
-        self.refuse_callbacks("close the runtime")
+        target's caches. Nothing in a forked process, whose they are not."""
+        if os.getpid() != self._process:
+            return
+        self.check_caller("close the runtime")
         with self._start:
             self._closed = True
         for one in self._current:
@@ -178,7 +193,7 @@ class Generation(Decoding):
         return self
 
     def __next__(self) -> Token:
-        self._engine.refuse_callbacks("read on")
+        self._engine.check_caller("read on")
         while True:
             with suppress(IndexError):  # empty, perhaps since another thread ended the generation just now
                 return self._ready.popleft()
@@ -237,12 +252,6 @@ class Generation(Decoding):
     def cancel(self) -> None:
         """Stop before the next forward pass; what was generated so far is the output."""
         self._cancel.set()
-
-    @property
-    def calls_back(self) -> bool:
-        """Whether we are inside one of this generation's own callbacks."""
-        running = getgeneratorstate(self._steps_left) == GEN_RUNNING
-        return running and self._thread is current_thread()
 
     def abandon(self) -> None:
         """End here and now, between two tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition
+from threading import Condition, get_ident
 
 
 class Turnstile:
@@ -12,17 +12,17 @@ class Turnstile:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._line: deque[object] = deque()
-        """the first is inside"""
+        self._line: deque[int] = deque()
+        """threads; the first is inside"""
 
     def __enter__(self) -> None:
-        place = object()
+        thread = get_ident()
         with self._changed:
-            self._line.append(place)
+            self._line.append(thread)
             try:
-                self._changed.wait_for(lambda: self._line[0] is place)
+                self._changed.wait_for(lambda: self._line[0] == thread)
             except BaseException:  # Ctrl-C
-                self._line.remove(place)
+                self._line.remove(thread)
                 self._changed.notify_all()
                 raise
 
@@ -30,3 +30,9 @@ class Turnstile:
         with self._changed:
             self._line.popleft()
             self._changed.notify_all()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this thread is inside, or stands in the line: it would wait for itself."""
+        with self._changed:
+            return get_ident() in self._line

@@ -22,7 +22,7 @@ from huggingface_hub import constants, errors
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars  # type: ignore[attr-defined]
 
-from edgespec.errors import HubError
+from edgespec.errors import HubError, UsageError
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile
 from edgespec.hub.progress import Progress
@@ -83,7 +83,7 @@ def download(file: RemoteFile, found: Found, progress: Progress) -> Path:
         done = 0
     disable_progress_bars()  # ours is shown instead
     progress.start(f"fetching {file.name}", found.size, done)
-    with _explained(file), _small_chunks():
+    with _explained(file, found.size), _small_chunks():
         while done < found.size:
             done = _transfer(_url(file, found.commit), staged, done, found.size, progress)
     return staged
@@ -107,8 +107,12 @@ def from_cache(file: RemoteFile, expected: str | None) -> tuple[Path, str] | Non
     """The file in the user's Hugging Face cache, with the checksum it should have; no network.
 
     Without an expected checksum, the one under which the cache keeps the file.
+    Raises UsageError for a name that no repository of the Hub has.
     """
-    cached = hub.try_to_load_from_cache(file.hub.repo, file.hub.file)
+    try:
+        cached = hub.try_to_load_from_cache(file.hub.repo, file.hub.file)
+    except ValueError as error:  # which knows the Hub's rules for names
+        raise UsageError(f"{file.key} cannot be on the Hub: {error}") from error
     if not isinstance(cached, str):
         return None
     path = Path(cached)
@@ -184,8 +188,9 @@ def _alternative(file: RemoteFile) -> str:
 
 
 @contextlib.contextmanager
-def _explained(file: RemoteFile) -> Iterator[None]:
-    """Turn what the Hub's client raises into a HubError that says what to do."""
+def _explained(file: RemoteFile, size: int = 0) -> Iterator[None]:
+    """Turn what the Hub's client raises into a HubError that says what to do. size: bytes that are to be
+    written."""
     where = _where(file)
     try:
         yield
@@ -214,7 +219,7 @@ def _explained(file: RemoteFile) -> Iterator[None]:
     except _FAILURES as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise HubError(
-                f"The disk is full: free {human(file.size or 0)} and pull again; it goes on where it stopped."
+                f"The disk is full: free {human(size)} and pull again; it goes on where it stopped."
             ) from error
         said = str(error).partition("\n")[0] or type(error).__name__
         raise HubError(

@@ -39,9 +39,12 @@ def resolve(name: str) -> ModelFile:
     if kind == "lmstudio":
         return _complete(lmstudio.find(name.removeprefix("lmstudio:")))
     path = path_named(name)
-    if kind == "unknown" and not (name.strip() and exists(path)):
-        raise unknown(name)
-    return _local(name, path)
+    try:
+        if kind == "unknown" and not (name.strip() and exists(path)):
+            raise unknown(name)
+        return _local(name, path)
+    except OSError as error:  # it is where this user may not look
+        raise ModelError(f"{shorten(str(path))} cannot be read: {error.strerror}") from error
 
 
 def resolve_pair(name: str) -> Pair:

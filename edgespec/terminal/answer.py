@@ -93,6 +93,6 @@ def closing_remarks(
     if generation.finish_reason == "context":
         note(f"the context of {n_ctx} tokens is full, so the answer is cut off here; {advice}")
     if report if report is not None else sys.stderr.isatty():
-        print(dim(generation.stats.line()), file=sys.stderr, flush=True)
+        print(dim(visible(generation.stats.line())), file=sys.stderr, flush=True)
         if slowed := read_slowdown():
             note(f"this board is slowed down now: {', '.join(slowed)}")

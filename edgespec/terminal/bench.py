@@ -27,6 +27,7 @@ from edgespec.device.cores import machine
 from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
+from edgespec.hub.names import path_named
 from edgespec.hub.sizes import human
 from edgespec.options import GenerateOptions
 from edgespec.runtime import Runtime
@@ -90,7 +91,7 @@ def bench(
             Path(resume) if resume else None,
             {
                 "machine": machine(),
-                "models": [_identities(r) for r in runtimes],
+                "models": [_identities(r, loading["lora"]) for r in runtimes],
                 **loaded,
                 **common,
                 **generating,
@@ -106,25 +107,27 @@ def bench(
             found.append(
                 {"pair": describe(runtime), **about, **summed, "machine_measured": bandwidth.measured}
             )
+        # Before the page, which may meet a full disk, behind hours of measuring.
+        if as_json:
+            whole = [
+                about | {"results": list(map(of_prompt, results))}
+                for about, results in zip(found, measured, strict=True)
+            ]
+            write_json(whole[0] if len(whole) == 1 else {"drafts": whole})
+        else:
+            print_whole(lambda console: _show_all(console, found))
         if html:
             (runtime,), (results,) = runtimes, measured
             curves = measured_passes(beside, threads) if beside else []
             verdicts = _verdicts(runtime, recorded or [r.trace for r in results if r.trace is not None])
             Path(html).write_text(page(found[0], results, curves, verdicts), "utf-8")
-    if as_json:
-        whole = [
-            about | {"results": list(map(of_prompt, results))}
-            for about, results in zip(found, measured, strict=True)
-        ]
-        write_json(whole[0] if len(whole) == 1 else {"drafts": whole})
-    else:
-        print_whole(lambda console: _show_all(console, found))
 
 
-def _identities(runtime: Runtime) -> list[str]:
-    """Of the files, whatever they are called."""
+def _identities(runtime: Runtime, lora: Sequence[str]) -> list[str]:
+    """Of the files, adapters included, whatever they are called."""
     drafts = [drafter.backend for drafter in runtime.drafters if isinstance(drafter, DraftModel)]
-    return [identity(model.path) for model in (runtime.target, *drafts)]
+    paths = [model.path for model in (runtime.target, *drafts)]
+    return [identity(path) for path in (*paths, *map(path_named, lora))]
 
 
 def _readable(file: Path) -> Path:

@@ -17,6 +17,7 @@ from edgespec.terminal.painting import Painter
 from edgespec.terminal.prompts import pair_and_text
 from edgespec.terminal.round_view import RoundView, view
 from edgespec.terminal.run import result
+from edgespec.terminal.visible import visible
 
 
 def explain(
@@ -43,7 +44,7 @@ def explain(
         tokens = follow(answer, progress)
         if painter:
             painter.summary(rounds)
-            painter.line(answer.stats.line())
+            painter.line(visible(answer.stats.line()))
         else:
             found = result(runtime, answer, tokens, generating)
             found["rounds"] = [r.as_dict() for r in rounds]

@@ -52,7 +52,7 @@ class PipedLines:
 
 
 class TypedLines:
-    """Lines typed at a terminal. Ctrl-C clears the line, Ctrl-D on an empty one ends."""
+    """Lines typed at a terminal. Ctrl-C clears the line, Ctrl-D on an empty one ends, Ctrl-Z suspends."""
 
     typed = True
 
@@ -63,6 +63,7 @@ class TypedLines:
             multiline=True,
             prompt_continuation="  ",
             key_bindings=_keys(),
+            enable_suspend=True,
         )
 
     def read(self) -> str | None:

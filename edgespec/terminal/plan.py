@@ -34,7 +34,7 @@ def plan(name: str | None, memory: str | None, n_ctx: int | None, as_json: bool)
     pairs: list[CatalogPair | Pair] = [*load_catalog().pairs.values()]
     if name is not None:
         pairs = [pair_named(name) if kind_of(name) == "pair" else resolve_pair(name)]
-    ways = {pair.name: plans(pair, n_ctx) for pair in pairs if name or _takes(pair, n_ctx)}
+    ways = {pair.name: plans(pair, n_ctx) if name or _takes(pair, n_ctx) else [] for pair in pairs}
     chosen = {pair: best_plan(found, limit) for pair, found in ways.items()}
     if as_json:
         result: dict[str, object] = {
@@ -59,7 +59,7 @@ def plan(name: str | None, memory: str | None, n_ctx: int | None, as_json: bool)
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as 2GB, 900MiB or 1.5g. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)B?\s*", text.upper())
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d+)?)\s*([KMG]I?)B?\s*", text.upper())
     if match is None:
         raise UsageError(f"{text!r} is not a size; write it with its unit, like 2GB or 900MiB")
     return int(float(match[1]) * UNITS[match[2]])
@@ -74,6 +74,9 @@ def _show_all(console: Console, ways: dict[str, list[Plan]], chosen: dict[str, P
     table = Table(*headings, box=None, padding=_NARROW)
     table.columns[0].overflow = "fold"
     for pair, plan in chosen.items():
+        if not ways[pair]:
+            table.add_row(pair, "", "takes no such context")
+            continue
         if plan is None:
             least = min(way.needed for way in ways[pair])
             table.add_row(pair, human(least), "does not fit")

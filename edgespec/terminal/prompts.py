@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from edgespec.errors import UsageError
-from edgespec.hub.names import exists, kind_of, path_named
+from edgespec.hub.names import kind_of, path_named
+from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.sizes import human
 from edgespec.terminal.visible import shorten
 
@@ -79,13 +80,18 @@ def _without_newline(text: str, raw: bool) -> str:
     return text if raw else text.removesuffix("\n").removesuffix("\r")
 
 
-def _is_file(word: str) -> bool:
+def _is_model(word: str) -> bool:
+    """Whether it is the path of a file, or of a folder with an ONNX model."""
     path = path_named(word)
-    return exists(path) and path.is_file()
+    try:
+        return path.is_file() or (path.is_dir() and is_onnx(path))
+    except OSError:  # too long for a name, or where one may not look
+        return False
 
 
 def _names_model(word: str) -> bool:
     kind = kind_of(word)
-    if kind == "path":
-        return _is_file(word) or (word.lower().endswith(".gguf") and " " not in word)
-    return kind != "unknown" and not any(c.isspace() for c in word)
+    if kind in ("path", "unknown"):
+        named = word.lower().endswith((".gguf", ".onnx")) and " " not in word
+        return named or (kind == "path" and _is_model(word))
+    return not any(c.isspace() for c in word)

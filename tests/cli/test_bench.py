@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from backends.hand_made import write_lora
 
 from .conftest import Edgespec
 
@@ -100,6 +101,17 @@ def test_a_model_that_was_replaced_is_not_mixed_in(
     assert "were made with models" in ended.err
 
 
+def test_nor_is_an_adapter_that_was_replaced(
+    edgespec: Edgespec, model_files: Path, suite: Path, tmp_path: Path
+) -> None:
+    words = ("bench", model_files / "target.gguf", "--draft", "ngram", "--lora", tmp_path / "lora.gguf")
+    for seed in (0, 1):
+        write_lora(tmp_path / "lora.gguf", seed=seed)
+        ended = edgespec(*words, "--suite", suite, *USUAL, "--resume", tmp_path / "kept.jsonl")
+    assert ended.code == 2
+    assert "were made with models" in ended.err
+
+
 def test_random_answers_are_not_compared_token_by_token(
     edgespec: Edgespec, pair: list[object], suite: Path
 ) -> None:
@@ -143,6 +155,14 @@ def test_what_cannot_be_written_in_the_end_is_refused_at_the_beginning(
     ended = edgespec("bench", *pair, "--suite", suite, "--traces", suite)
     assert ended.code == 2
     assert "add --html" in ended.err
+
+
+def test_a_page_that_cannot_be_written_after_all_loses_no_results(
+    edgespec: Edgespec, pair: list[object], suite: Path
+) -> None:
+    ended = edgespec("bench", *pair, "--suite", suite, *USUAL, "--json", "--html", "/dev/full")
+    assert (ended.code, ended.err.endswith("No space left on device\n")) == (1, True)
+    assert len(ended.json["results"]) == 3
 
 
 def test_a_suite_that_is_not_there_is_refused_before_anything_is_loaded(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,6 +248,32 @@ def test_editing_history_and_the_ways_out(terminal: Any, environment: dict[str, 
     assert "+/system one\n+two\n+three\n" in history.read_text()
     assert "never said" not in history.read_text()
     assert history.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell that has jobs")
+def test_ctrl_z_leaves_the_chat_for_the_shell_and_fg_goes_on(
+    endless: Path, environment: dict[str, str]
+) -> None:
+    child = pexpect.spawn(
+        "bash",
+        ["--norc", "--noprofile", "-i"],
+        env=environment | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "PS1": "shell: ", "LC_ALL": "C"},  # type: ignore[arg-type]
+        encoding="utf-8",
+        dimensions=(40, 200),
+        timeout=PATIENCE,
+    )
+    child.sendline(shlex.join([*COMMAND, "chat", str(endless), "--draft", "none", "--threads", "1"]))
+    child.expect("/help says what you can do")
+    ready(child)
+    child.send("\x1a")
+    child.expect("Stopped")
+    child.sendline("fg")
+    ready(child)
+    child.send("/quit\r")
+    child.expect_exact("shell: ")
+    child.sendline("exit")
+    child.expect(pexpect.EOF)
+    child.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions")

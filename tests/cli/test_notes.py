@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from edgespec.decoding.rounds import Stats
+from edgespec.terminal.answer import closing_remarks
 from edgespec.terminal.notes import PromptProgress
 
 
@@ -34,3 +38,14 @@ def test_progress_fits_into_the_line_or_it_could_not_be_cleared(monkeypatch: pyt
 
 def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, TERM="dumb") == ""
+
+
+def test_a_report_shows_what_names_of_files_hold_and_does_not_obey_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stats = Stats(draft_failure="bad\x1b[2J.gguf is closed")
+    answer: Any = SimpleNamespace(finish_reason="stop", stats=stats)
+    closing_remarks(answer, 512, report=True)
+    said = capsys.readouterr().err
+    assert r"bad\u001b[2J.gguf is closed" in said
+    assert "\x1b" not in said

@@ -276,3 +276,23 @@ def test_reading_a_long_prompt_is_shown_on_a_terminal(endless: Path, environment
 def test_a_long_prompt_with_a_slash_is_no_file_name() -> None:
     text = "and/or " + "x" * 5000
     assert pair_and_text((text,), None, None, False) == (None, text)
+
+
+def test_a_prompt_that_begins_like_a_path_where_one_may_not_look_is_a_prompt() -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    text = "/etc/secret/key: what is that?"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "is_file", refuse)
+        found = pair_and_text((text,), None, None, False)
+    assert found == (None, text)
+
+
+def test_a_folder_with_an_onnx_model_names_it_and_the_prompt_is_on_stdin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.onnx").touch()
+    for word in (str(tmp_path), str(tmp_path / "model.onnx"), "model.onnx"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"stay\n")))
+        assert pair_and_text((word,), None, None, False) == (word, "stay")

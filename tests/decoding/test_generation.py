@@ -15,6 +15,7 @@ from pair import load
 from waiting import PATIENCE, called
 
 import edgespec
+from edgespec.backends.base import Sequence
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding import engine as engine_module
@@ -23,7 +24,7 @@ from edgespec.decoding.generation import Engine
 from edgespec.decoding.rounds import Round
 from edgespec.decoding.stopping import Output, Token
 from edgespec.drafters.draft_model import DraftModel
-from edgespec.errors import UsageError
+from edgespec.errors import BackendError, UsageError
 
 from .engines import NO_END, PROMPT, Build, plain
 
@@ -254,6 +255,26 @@ def test_a_finished_stream_that_is_read_on_does_not_touch_its_successors_cache(
     assert tokens == plain(build, Request(NO_END, max_tokens=30)).tokens
 
 
+def test_a_cache_that_cannot_be_cut_at_the_end_leaves_the_drafter_free_for_the_next_answer(
+    build: Build, draft_model: DraftModel, target: LlamaCpp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, rollback = build(draft_model), target.rollback
+    text = engine.generate(PROMPT, Request(NO_END, max_tokens=40)).run().text
+
+    def fail(sequence: Sequence, length: int) -> None:
+        rollback(sequence, 0 if answer.over else length)
+        if answer.over:
+            raise BackendError("it could not roll back; its cache was reset")
+
+    answer = engine.generate(PROMPT, Request(NO_END, stop=(text[6:16],)))
+    monkeypatch.setattr(target, "rollback", fail)
+    with pytest.raises(BackendError):
+        answer.run()
+    monkeypatch.setattr(target, "rollback", rollback)
+    again = engine.generate(PROMPT, Request(NO_END, max_tokens=20)).run()
+    assert again.stats.drafted and again.stats.draft_failure is None
+
+
 def test_a_callback_may_not_use_the_runtime_it_is_called_from(build: Build) -> None:
     engine = build()
     old = engine.generate(PROMPT, Request(NO_END, max_tokens=5))
@@ -276,6 +297,29 @@ def test_a_callback_may_not_use_the_runtime_it_is_called_from(build: Build) -> N
     assert len(answer.run().tokens) == 10
     assert len(refusals) == 4
     assert all("callback" in refusal for refusal in refusals)
+
+
+def test_a_signal_handler_that_comes_within_a_pass_is_refused_and_waits_for_nobody(
+    build: Build, target: LlamaCpp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, decode = build(), target._c.llama_decode
+    refusals: list[str] = []
+
+    def interrupted(*args: Any) -> Any:
+        for attempt in (engine.close, lambda: engine.generate(PROMPT, Request())):
+            with pytest.raises(UsageError) as caught:
+                attempt()
+            refusals.append(str(caught.value))
+        answer.cancel()
+        return decode(*args)
+
+    answer = engine.generate(PROMPT, Request(NO_END, max_tokens=10))
+    monkeypatch.setattr(target._c, "llama_decode", interrupted)
+    reading = Thread(target=answer.run, daemon=True)
+    reading.start()
+    reading.join(PATIENCE)
+    assert answer.finish_reason == "cancelled"
+    assert refusals and all("signal handler" in refusal for refusal in refusals)
 
 
 def test_closing_in_another_thread_ends_the_generation_and_then_refuses(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -261,6 +262,16 @@ def test_the_command_says_which_pairs_fit(capsys: pytest.CaptureFixture[str]) ->
     assert found["plans"]["qwen3-4b"] is None
 
 
+def test_pairs_that_take_no_context_as_long_are_not_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    from edgespec.terminal.plan import plan
+
+    plan(None, "8GB", 16_384, as_json=False)
+    assert re.search("^smollm2-135m +takes no such context$", capsys.readouterr().out, re.MULTILINE)
+    plan(None, "8GB", 16_384, as_json=True)
+    found = json.loads(capsys.readouterr().out)["plans"]
+    assert (found["smollm2-135m"], found["qwen2.5-coder"]["n_ctx"]) == (None, 16_384)
+
+
 @pytest.mark.parametrize(
     "way", [{"COLUMNS": "80", "FORCE_COLOR": "1"}, {"COLUMNS": "40"}], ids=["terminal", "pipe"]
 )
@@ -280,7 +291,7 @@ def test_options_to_be_copied_stand_in_one_line_of_80_columns() -> None:
     assert "\n--backend llama.cpp --ctx 4096 --kv-type q8_0 --draft ngram " in ended.stdout
 
 
-@pytest.mark.parametrize("size", ["much", "2GX", "-1GB", "", "2", "2B"])
+@pytest.mark.parametrize("size", ["much", "2GX", "-1GB", "", "2", "2B", "9" * 400 + "GB"])
 def test_a_limit_that_is_no_size_is_refused(size: str) -> None:
     from edgespec.terminal.plan import plan
 

@@ -74,6 +74,12 @@ def test_the_list_fits_a_terminal_and_says_what_is_checked(run: Callable[..., Re
     assert by_name["smollm2-135m"]["draft"] == "ngram"
 
 
+def test_json_in_front_of_a_command_is_not_passed_over(run: Callable[..., Result]) -> None:
+    refused = run(models, "--json", "list")
+    assert refused.exit_code == 2
+    assert "put it behind: edgespec models list --json" in refused.stderr
+
+
 def test_inspect(write_gguf: Callable[..., Path], run: Callable[..., Result]) -> None:
     path = write_gguf()
     shown = succeed(run(models, "inspect", str(path)))

@@ -19,6 +19,7 @@ from waiting import PATIENCE, until
 from edgespec.errors import HubError, OfflineError, UsageError
 from edgespec.hub import store
 from edgespec.hub.catalog import hub_file
+from edgespec.hub.offline import offline
 from edgespec.hub.pull import pull
 
 NAME = "hf:maker/tiny-GGUF/tiny.gguf"
@@ -235,6 +236,12 @@ def test_offline_touches_nothing(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, 
     assert hub.requests == []
 
 
+@pytest.mark.parametrize("value", ["1", "y", "True ", "0", "", "off", "False"])
+def test_whatever_is_no_denial_asks_to_be_offline(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("EDGESPEC_OFFLINE", value)
+    assert offline() is (value in ("1", "y", "True "))
+
+
 def test_too_little_room_is_said_before_downloading(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, store_root: Path
 ) -> None:
@@ -250,6 +257,18 @@ def test_too_little_room_is_said_before_downloading(
     part.write_bytes(CONTENT[: 3 << 20])
     (path,) = pull(NAME)
     assert path.read_bytes() == CONTENT
+
+
+def test_a_disk_that_fills_up_meanwhile_is_said_with_what_the_file_takes(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    hub.add(KEY, CONTENT)
+    monkeypatch.setattr("edgespec.hub.hub_source.http_get", full)
+    with pytest.raises(HubError, match="The disk is full: free 6 MB and pull again"):
+        pull(NAME)
 
 
 def test_a_file_in_the_hubs_cache_is_used_even_offline(
@@ -359,7 +378,16 @@ def test_all_parts_of_a_split_model_are_pulled(hub: FakeHub) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["hf:maker", "hf:maker/repo", "hf:../../x.gguf", "hf:maker/../x.gguf", "hf:a/b/../../c.gguf", "nonsense"],
+    [
+        "hf:maker",
+        "hf:maker/repo",
+        "hf:../../x.gguf",
+        "hf:maker/../x.gguf",
+        "hf:a/b/../../c.gguf",
+        "hf:maker/tiny--GGUF/tiny.gguf",
+        "hf:maker/tiny-/tiny.gguf",
+        "nonsense",
+    ],
 )
 def test_names_that_cannot_be_pulled(name: str) -> None:
     with pytest.raises(UsageError):

@@ -411,6 +411,15 @@ def test_names_that_are_none_are_said_briefly(name: str, said: str) -> None:
     assert len(str(error.value)) < 400
 
 
+def test_a_file_where_one_may_not_look_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(ModelError, match="^/closed/model.gguf cannot be read: Permission denied"):
+        resolve("/closed/model.gguf")
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "ollama:", "lmstudio:../..", "hf:", "", LONG, f"./{LONG}"])
 def test_pulling_what_cannot_be_pulled_claims_no_model(name: str) -> None:
     with pytest.raises(UsageError) as error:

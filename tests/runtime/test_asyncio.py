@@ -123,6 +123,25 @@ def test_an_answer_that_its_reader_leaves_ends_within_a_round(endless: edgespec.
         asyncio.run(left())
 
 
+def test_tasks_that_close_what_another_reads_all_end(endless: edgespec.Runtime) -> None:
+    async def ask() -> None:
+        gate = Gate()
+        answer = endless.astream("stay", on_round=gate)
+
+        async def read() -> list[int]:
+            return [token.id async for token in answer]
+
+        reading = asyncio.create_task(read())
+        await reached(gate.reached)
+        closing = [asyncio.create_task(answer.aclose()) for _ in range(2)]
+        await turns_of_the_loop()
+        gate.open.set()
+        await asyncio.wait_for(asyncio.gather(reading, *closing), PATIENCE)
+        assert answer.finish_reason == "cancelled"
+
+    asyncio.run(ask())
+
+
 def test_a_loop_that_ends_ends_its_generations(endless: edgespec.Runtime) -> None:
     gate = Gate()
 

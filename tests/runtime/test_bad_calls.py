@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,32 @@ def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt
         {"threads": 100000},
         {"provider": "cuda"},
         {"draft": "ngram", "draft_backend": "onnx"},
+        {"chat_template": "template.jinja"},
+        {"chat_template": Path("template.jinja")},
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_refused(model_files: Path, options: dict[str, Any]) -> None:
     with pytest.raises(edgespec.UsageError):
         edgespec.load(model_files / "target.gguf", **options)
+
+
+@pytest.mark.parametrize("given", ["missing.gguf", Path("missing.gguf"), ["missing.gguf"]])
+def test_an_adapter_alone_or_in_a_list_is_looked_for_before_anything_is_loaded(
+    model_files: Path, tmp_path: Path, given: Any
+) -> None:
+    with pytest.raises(edgespec.ModelError, match=r"the LoRA adapter missing\.gguf cannot be read"):
+        edgespec.load(model_files / "target.gguf", lora=given, cache_dir=tmp_path / "caches")
+    assert not (tmp_path / "caches").exists()
+
+
+def test_a_tilde_in_the_name_of_the_caches_folder_is_the_home(
+    model_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    edgespec.load(model_files / "target.gguf", draft="none", threads=1, cache_dir="~/caches").close()
+    assert (tmp_path / "home" / "caches").is_dir()
+    assert [folder.name for folder in tmp_path.iterdir()] == ["home"]
 
 
 def test_a_depth_without_a_draft_is_refused(model_files: Path) -> None:
@@ -104,6 +125,31 @@ def test_ctrl_c_while_llama_cpp_reports_something_is_not_lost(model_files: Path)
     with pytest.raises(KeyboardInterrupt):
         edgespec.load(model_files / "target.gguf")
     edgespec.load(model_files / "target.gguf").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_is_refused_the_runtime_it_inherited(model_files: Path) -> None:
+    with edgespec.load(model_files / "target.gguf", draft="ngram", threads=1, n_ctx=256) as runtime:
+        answer = runtime.stream("stay", max_tokens=9)
+        next(answer)
+        attempts: list[Callable[[], object]] = [
+            answer.run,
+            lambda: runtime.step([answer]),
+            lambda: runtime.generate("stay"),
+            lambda: runtime.astream("stay"),
+        ]
+        child = os.fork()
+        if child == 0:
+            try:
+                for attempt in attempts:
+                    with pytest.raises(edgespec.UsageError, match="forked"):
+                        attempt()
+                runtime.close()  # frees nothing here
+                os._exit(0 if runtime.target._context else 1)  # type: ignore[attr-defined]
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert answer.run().tokens
 
 
 def test_drafters_of_another_target_are_refused(runtime: edgespec.Runtime, model_files: Path) -> None:
