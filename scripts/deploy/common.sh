@@ -26,6 +26,8 @@ unit=/etc/systemd/system/edgespec.service
 umask 022 # the service has another user than what it runs
 
 dry=''
+half_made='' # an environment that is not known to work
+replaced=''  # the one that was in use before it
 
 # Runs a command, or only shows it.
 run() {
@@ -95,7 +97,7 @@ compilers() {
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
 
-# Makes the environment RELEASE, with its unit. It is gone when the script ends before switch_to it.
+# Makes the environment RELEASE, with its unit. It is gone again if the script ends while it is half_made.
 build() {
   local release=$1 board=$2 python wheel
   export CMAKE_ARGS CMAKE_BUILD_PARALLEL_LEVEL
@@ -112,7 +114,7 @@ build() {
       "llama-cpp-python==$llama_cpp_python"
   else
     half_made=$release
-    trap '[ -z "$half_made" ] || rm -rf "$half_made"' EXIT
+    trap cut_off EXIT
     python=$(find_python)
     "$python" -m venv "$release"
     "$release/bin/python" -m pip install -q --upgrade pip
@@ -124,17 +126,40 @@ build() {
 
 # Lets the service be RELEASE from its next start on.
 switch_to() {
+  run install -m 0644 "$1/edgespec.service" "$unit"
+  run sync # else a power cut could leave files in use that are empty
   run ln -sfn "$1" "$code/next"
   run mv -T "$code/next" "$code/current" # at once, so that there always is one
-  half_made=''
-  run install -m 0644 "$code/current/edgespec.service" "$unit"
   run systemctl daemon-reload
 }
 
-# Whether the model answers: a build for another processor ends here.
+# Without the environment that is not known to work, and with the one before it, if there was one.
+undo() {
+  [ -z "$replaced" ] || switch_to "$replaced"
+  [ -z "$half_made" ] || rm -rf "$half_made"
+  half_made=''
+}
+
+# When the script ends early: something failed, or Ctrl-C or a lost connection ended it.
+cut_off() {
+  [ -n "$half_made" ] || return 0
+  trap '' INT TERM HUP
+  undo
+  [ -z "$replaced" ] || systemctl restart edgespec
+}
+
+# What a power cut left of attempts before: every environment but the one in use.
+remove_leftovers() {
+  local folder
+  for folder in "$code"/*; do
+    [ -L "$folder" ] || [ "$folder" -ef "$code/current" ] || rm -rf "$folder"
+  done
+}
+
+# answers PAIR [OPTIONS OF RUN]: whether the model answers. A build for another processor ends here.
 answers() {
   check_build "$code/current/bin/python" &&
-    as_user "$code/current/bin/edgespec" run "$1" "Name a colour." --max-tokens 8
+    as_user "$code/current/bin/edgespec" run "$@" --max-tokens 8 "Name a colour."
 }
 
 # Where the service tells that it is there.
@@ -177,8 +202,9 @@ install_edgespec() {
   as_user "$release/bin/edgespec" pull "$pair" --source "$source"
   settings_text "$pair" | write 0600 "$settings"
   switch_to "$release"
-  answers "$pair" || fail "the model does not answer, see above; --uninstall removes what was installed"
+  half_made='' # it stays, even if what follows fails
   run systemctl enable edgespec
+  answers "$pair" || fail "the model does not answer, see above; --uninstall removes what was installed"
   starts || fail "the service does not start: journalctl -u edgespec"
   [ -n "$dry" ] ||
     say "edgespec serves $pair at http://127.0.0.1:8000; settings: $settings; log: journalctl -u edgespec"
@@ -194,14 +220,16 @@ update_edgespec() {
   fi
   release=$code/$(date +%Y%m%d-%H%M%S)
   build "$release" "$board"
+  replaced=$before
   run systemctl stop edgespec # two models at once might not fit
   switch_to "$release"
-  if answers "$pair" && starts; then
+  # Whether it fits into memory depends on the settings, with which the service starts; this is about the build.
+  if answers "$pair" --draft none --ctx 512 --no-memory-check && starts; then
+    half_made=''
     run rm -rf "$before"
     [ -n "$dry" ] || say "edgespec is up to date"
   else
-    switch_to "$before"
-    rm -rf "$release"
+    undo
     starts || fail "neither the new version nor the one before starts: journalctl -u edgespec"
     fail "the new version does not work here, see above; the one before is back"
   fi
@@ -234,6 +262,8 @@ over_ssh() {
     folder=$(
       tar -C "$root" -cz --exclude="libedgespec_ort.*" --exclude=__pycache__ "${files[@]}" | ssh "$host" "$copy"
     )
+    folder=${folder##*$'\n'} # below what the board greets with
+    [[ $folder =~ ^/tmp/edgespec\.[A-Za-z0-9]+$ ]] || fail "$host did not say where the copy is, but: $folder"
   fi
   command="sudo bash $folder/$script$(printf ' %q' "$@"); status=\$?; rm -rf $folder; exit \$status"
   if [ -n "$dry" ]; then
@@ -286,7 +316,7 @@ deploy() {
     # shellcheck disable=SC2154 # of the script that sources this
     [ -n "$board" ] || fail "this is $model, none of $boards; to build for one of them: --board NAME"
   fi
-  [ -n "$dry" ] || { check_room; check_board; }
+  [ -n "$dry" ] || { remove_leftovers; check_room; check_board; }
   case $action in
     install) install_edgespec "$board" "$pair" "$source" ;;
     update) update_edgespec "$board" ;;

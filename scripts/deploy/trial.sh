@@ -42,16 +42,17 @@ if [ "${1:-}" != --inside ]; then
       [ -n "$wheel" ] || [ ! -f "$file" ] || wheel=$file
     done
   fi
-  unshare --mount --propagation private --pid --fork bash "$0" --inside "$copy" "$system" "$wheel"
+  unshare --mount --propagation private --pid --fork --kill-child bash "$0" --inside "$copy" "$system" "$wheel"
   exit
 fi
 
 copy=$2 system=$3 wheel=$4 board=pi5
 in_copy() {
-  chroot "$copy/root" env -u PYTHONPATH -u EDGESPEC_HOME PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+  chroot "$copy/root" env -u PYTHON -u PYTHONPATH -u EDGESPEC_HOME \
+    PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 pi() { say "pi.sh $*"; in_copy /tmp/checkout/scripts/deploy/pi.sh --board "$board" "$@"; }
-health() { in_copy python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8000/health")'; }
+health() { in_copy python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8000/health", timeout=60)'; }
 gone() { [ ! -e "$copy/root$1" ] || fail "$1 is still there"; }
 
 mount -t tmpfs tmpfs "$copy"
@@ -60,7 +61,7 @@ mount -t overlay overlay -o "lowerdir=$system,upperdir=$copy/changes,workdir=$co
 mount -t proc proc "$copy/root/proc"
 mount --rbind /dev "$copy/root/dev"
 mount --rbind /sys "$copy/root/sys"
-mkdir -p "$copy/root/run/systemd/system" "$copy/root/tmp/checkout" "$copy/root/usr/local/bin"
+mkdir -p "$copy"/root/{run/systemd/system,etc/systemd/system,tmp/checkout,usr/local/bin}
 cp -r "$root"/{LICENSE,README.md,pyproject.toml,edgespec,models,scripts} "$copy/root/tmp/checkout"
 rm -f "$copy"/root/tmp/checkout/edgespec/kernels/libedgespec_ort.* # as over SSH: it is for this processor
 
