@@ -336,6 +336,15 @@ def test_the_service_on_a_raspberry_pi_may_ask_its_firmware_what_slows_it_down(
     assert not [line for line in lines if line.startswith("PrivateDevices")]  # has no such file
 
 
+def test_a_service_whose_address_is_not_there_yet_at_boot_is_started_again(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """A network may come up after it; the server then ends with 2, as over any address that cannot be had."""
+    unit = unit_of("pi.sh", "pi5", run)
+    assert "Restart=on-failure" in unit.splitlines()
+    assert not re.search(r"^(RestartPrevent|Success)ExitStatus=(.*\s)?2\b", unit, re.MULTILINE)
+
+
 def test_over_ssh_the_same_script_runs_from_a_copy_that_is_then_deleted(
     run: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path
 ) -> None:
