@@ -22,6 +22,7 @@ settings=/etc/edgespec/serve.env
 state=/var/lib/edgespec
 cache=/var/cache/edgespec # of setup.sh: wheels of llama.cpp
 unit=/etc/systemd/system/edgespec.service
+lock_file=/run/edgespec.lock
 
 umask 022 # the service has another user than what it runs
 
@@ -102,7 +103,8 @@ build() {
   local release=$1 board=$2 python wheel
   export CMAKE_ARGS CMAKE_BUILD_PARALLEL_LEVEL
   CMAKE_ARGS=$(llama_options "$board") CMAKE_BUILD_PARALLEL_LEVEL=$(compilers)
-  export TMPDIR=/var/tmp # /tmp may be in memory
+  export TMPDIR=$cache/tmp # /tmp may be in memory
+  run install -d -m 1777 "$TMPDIR"
   run apt-get update -q
   run env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -q --no-install-recommends python3-venv python3-dev build-essential
@@ -148,12 +150,19 @@ cut_off() {
   [ -z "$replaced" ] || systemctl restart edgespec
 }
 
+# Until the script ends: another one would take what this one makes for leftovers.
+one_at_a_time() {
+  exec 9>"$lock_file"
+  flock -n 9 || fail "another process installs, updates or removes edgespec here; wait for it"
+}
+
 # What a power cut left of attempts before: every environment but the one in use.
 remove_leftovers() {
   local folder
   for folder in "$code"/*; do
     [ -L "$folder" ] || [ "$folder" -ef "$code/current" ] || rm -rf "$folder"
   done
+  rm -rf "$cache/tmp"
 }
 
 # answers PAIR [OPTIONS OF RUN]: whether the model answers. A build for another processor ends here.
@@ -305,7 +314,7 @@ deploy() {
     over_ssh "$host" "${passed[@]}"
     return
   fi
-  [ -n "$dry" ] || check_machine
+  [ -n "$dry" ] || { check_machine; one_at_a_time; }
   if [ "$action" = uninstall ]; then
     uninstall_edgespec "$purge"
     return

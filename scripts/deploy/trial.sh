@@ -91,7 +91,7 @@ case $1 in
     . /etc/edgespec/serve.env
     EDGESPEC_HOME=/var/lib/edgespec
     eval "exec setsid runuser -u edgespec -- $(sed -n 's/^ExecStart=//p' /etc/systemd/system/edgespec.service)" \
-      >>/run/trial.log 2>&1 &
+      >>/run/trial.log 2>&1 9>&- &
     echo $! >/run/trial.pid ;;
   is-failed) ! running ;;
 esac

@@ -267,12 +267,22 @@ def test_what_a_power_cut_left_is_removed_and_what_is_in_use_is_not(
 ) -> None:
     (folder / "disk/used").mkdir(parents=True)
     (folder / "disk/half made").mkdir()
+    (folder / "cache/tmp/half built").mkdir(parents=True)
     (folder / "opt").symlink_to(folder / "disk")  # as where /opt is on another disk
     (folder / "disk/current").symlink_to(folder / "disk/used")
     for code in ("opt", "none"):
-        done = sourced("pi.sh", f"code='{folder}/{code}'; remove_leftovers")
+        done = sourced("pi.sh", f"code='{folder}/{code}' cache='{folder}/cache'; remove_leftovers")
         assert done.returncode == 0, done.stderr
     assert {path.name for path in (folder / "disk").iterdir()} == {"current", "used"}
+    assert not list((folder / "cache").iterdir())
+
+
+def test_one_attempt_does_not_take_for_leftovers_what_another_is_making(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    done = sourced("pi.sh", f"lock_file='{folder}/lock'; one_at_a_time; echo one; (one_at_a_time; echo two)")
+    assert (done.returncode, done.stdout) == (1, "one\n")
+    assert done.stderr.startswith("error: another process installs, updates or removes edgespec here")
 
 
 def test_what_was_built_and_not_put_to_use_does_not_stay(
@@ -282,7 +292,7 @@ def test_what_was_built_and_not_put_to_use_does_not_stay(
     stub("python", 'mkdir -p "$3/bin"; printf "#!/bin/sh\\n" >"$3/bin/python"; chmod +x "$3/bin/python"')
     done = sourced(
         "pi.sh",
-        f"""code='{folder}/opt'
+        f"""code='{folder}/opt' cache='{folder}/cache'
 find_python() {{ echo '{folder}/bin/python'; }}
 llama_wheel() {{ echo a.whl; }}
 install() {{ command -p install "$@"; }}
