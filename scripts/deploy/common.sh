@@ -165,10 +165,12 @@ remove_leftovers() {
   rm -rf "$cache/tmp"
 }
 
-# answers PAIR [OPTIONS OF RUN]: whether the model answers. A build for another processor ends here.
+# answers ENVIRONMENT PAIR [OPTIONS OF RUN]: whether the model answers. A build for another processor ends here.
 answers() {
-  check_build "$code/current/bin/python" &&
-    as_user "$code/current/bin/edgespec" run "$@" --max-tokens 8 "Name a colour."
+  local environment=$1
+  shift
+  check_build "$environment/bin/python" &&
+    as_user "$environment/bin/edgespec" run "$@" --max-tokens 8 "Name a colour."
 }
 
 # Where the service tells that it is there.
@@ -209,11 +211,11 @@ install_edgespec() {
   run install -d -m 0750 -o edgespec -g edgespec "$state"
   build "$release" "$board"
   as_user "$release/bin/edgespec" pull "$pair" --source "$source"
+  answers "$release" "$pair" || fail "the model does not answer, see above; --uninstall removes what was fetched"
   settings_text "$pair" | write 0600 "$settings"
   switch_to "$release"
-  half_made='' # it stays, even if what follows fails
+  half_made='' # it stays, even if it does not start
   run systemctl enable edgespec
-  answers "$pair" || fail "the model does not answer, see above; --uninstall removes what was installed"
   starts || fail "the service does not start: journalctl -u edgespec"
   [ -n "$dry" ] ||
     say "edgespec serves $pair at http://127.0.0.1:8000; settings: $settings; log: journalctl -u edgespec"
@@ -231,17 +233,20 @@ update_edgespec() {
   build "$release" "$board"
   replaced=$before
   run systemctl stop edgespec # two models at once might not fit
-  switch_to "$release"
   # Whether it fits into memory depends on the settings, with which the service starts; this is about the build.
-  if answers "$pair" --draft none --ctx 512 --no-memory-check && starts; then
-    half_made=''
-    run rm -rf "$before"
-    [ -n "$dry" ] || say "edgespec is up to date"
-  else
-    undo
-    starts || fail "neither the new version nor the one before starts: journalctl -u edgespec"
-    fail "the new version does not work here, see above; the one before is back"
-  fi
+  answers "$release" "$pair" --draft none --ctx 512 --no-memory-check || give_up
+  switch_to "$release"
+  starts || give_up
+  half_made=''
+  run rm -rf "$before"
+  [ -n "$dry" ] || say "edgespec is up to date"
+}
+
+# Ends an update that does not work here.
+give_up() {
+  undo
+  starts || fail "neither the new version nor the one before starts: journalctl -u edgespec"
+  fail "the new version does not work here, see above; the one before is back"
 }
 
 uninstall_edgespec() {

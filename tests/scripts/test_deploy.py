@@ -223,7 +223,7 @@ update_edgespec pi5
         ("true", "true", ["stop", "daemon-reload", "starts new"]),
         # whether it fits into memory is for the service to tell, whose settings say how much it takes
         ("[[ $* == *--no-memory-check* ]]", "true", ["stop", "daemon-reload", "starts new"]),
-        ("false", "true", ["stop", "daemon-reload", "daemon-reload", "starts old"]),
+        ("false", "true", ["stop", "daemon-reload", "starts old"]),
         (
             "true",
             'grep -q old "$unit"',
