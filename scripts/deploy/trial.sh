@@ -116,7 +116,7 @@ health
 second=$(readlink "$copy/root/opt/edgespec/current")
 gone "$first"
 if [ "$system" = / ]; then
-  echo 'raise RuntimeError("this version does not work")' >>"$copy/root/tmp/checkout/edgespec/runtime.py"
+  echo 'raise RuntimeError("this version does not serve")' >>"$copy/root/tmp/checkout/edgespec/server/serve.py"
   ! pi --update || fail "it took a version that does not work"
   health
   [ "$(readlink "$copy/root/opt/edgespec/current")" = "$second" ] || fail "it did not go back"
