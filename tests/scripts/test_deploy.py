@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -142,6 +143,17 @@ def test_the_service_starts_a_command_that_edgespec_takes(
     words = re.sub(r"\$(\w+)", lambda name: settings[name[1]], line).split()
     assert words == ["serve", "smollm2-135m", "--host", "127.0.0.1", "--port", "8000"]
     helped = subprocess.run([sys.executable, "-m", "edgespec", *words, "--help"], capture_output=True)
+    assert helped.returncode == 0, helped.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--update"]])
+def test_the_model_is_tried_with_a_command_that_edgespec_takes(
+    run: Callable[..., subprocess.CompletedProcess[str]], words: list[str]
+) -> None:
+    shown = run("pi.sh", "--dry-run", "--board", "pi5", *words).stdout
+    [line] = re.findall(r"/bin/edgespec (run .*)$", shown, re.MULTILINE)
+    command = [sys.executable, "-m", "edgespec", *shlex.split(line), "--help"]
+    helped = subprocess.run(command, capture_output=True)
     assert helped.returncode == 0, helped.stderr
 
 
