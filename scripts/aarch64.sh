@@ -30,7 +30,7 @@ aarch64_ready() {
 fetch_debian() {
   local folder=$1
   shift
-  rm -rf "$folder"
+  rm -rf --one-file-system "$folder" # one that was killed left /dev/shm mounted in it
   mkdir -p "$arm"
   mmdebstrap --quiet --architectures=arm64 "$@" bookworm "$folder" 2>"$arm/log" ||
     { cat "$arm/log" >&2; fail "Debian for Arm was not fetched"; }

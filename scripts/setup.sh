@@ -141,6 +141,7 @@ build_wheel() (
   pid=
   wheel=$(wheel_in "$build/wheel")
   mv "$wheel" "$folder/incoming" # maybe from another disk
+  sync "$folder/incoming" # what bears its name is whole after a power cut, too
   mv "$folder/incoming" "$folder/${wheel##*/}"
   rm -f "$folder/build.log"
 )

@@ -156,6 +156,9 @@ value_of() {
 
 check_phone
 if [ "$(cat "$venv/installed" 2>/dev/null)" != "$(state)" ]; then
+  if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && [ ! -f "$venv/pyvenv.cfg" ]; then
+    fail "$venv is a folder with other things in it; set EDGESPEC_VENV to another one"
+  fi
   install_packages
   install_edgespec
   state >"$venv/installed"

@@ -63,8 +63,6 @@ find_python() {
 }
 
 install() {
-  [ "$(uname -s) $(uname -m)" = "$system $processor" ] ||
-    fail "this bundle is for $system on $processor, and this is $(uname -s) on $(uname -m); make one with --platform"
   python=$(find_python)
   check
   say "setting up, once, in $here/venv"
@@ -73,6 +71,7 @@ install() {
   PIP_CONFIG_FILE=/dev/null "$here/venv/bin/python" -I "$here/wheels/$pip/pip" --isolated install --quiet \
     --disable-pip-version-check --no-cache-dir --no-index --find-links "$here/wheels" "$requirement" ||
     fail "the wheels do not install, see above; this bundle is for Python $python_version, $system on $processor"
+  sync # else a power cut could leave it complete, with files that are empty
   : >"$here/venv/complete"
 }
 
@@ -93,7 +92,12 @@ case $command in
   *) usage >&2; fail "unknown command $command" ;;
 esac
 
-[ -f "$here/venv/complete" ] || install
+[ "$(uname -s) $(uname -m)" = "$system $processor" ] ||
+  fail "this bundle is for $system on $processor, and this is $(uname -s) on $(uname -m); make one with --platform"
+# One that was set up elsewhere, or before the system got another Python, does not run.
+if [ ! -f "$here/venv/complete" ] || ! suits "$here/venv/bin/python"; then
+  install
+fi
 export EDGESPEC_HOME="${EDGESPEC_HOME:-$here/home}"
 case $draft in
   models/*) draft=$here/$draft ;;

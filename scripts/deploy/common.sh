@@ -22,10 +22,13 @@ settings=/etc/edgespec/serve.env
 state=/var/lib/edgespec
 cache=/var/cache/edgespec # of setup.sh: wheels of llama.cpp
 unit=/etc/systemd/system/edgespec.service
+lock_file=/run/edgespec.lock
 
 umask 022 # the service has another user than what it runs
 
 dry=''
+half_made='' # an environment that is not known to work
+replaced=''  # the one that was in use before it
 
 # Runs a command, or only shows it.
 run() {
@@ -95,12 +98,13 @@ compilers() {
   echo $((gigabytes < 1 ? 1 : gigabytes < cores ? gigabytes : cores))
 }
 
-# Makes the environment RELEASE, with its unit. It is gone when the script ends before switch_to it.
+# Makes the environment RELEASE, with its unit. It is gone again if the script ends while it is half_made.
 build() {
   local release=$1 board=$2 python wheel
   export CMAKE_ARGS CMAKE_BUILD_PARALLEL_LEVEL
   CMAKE_ARGS=$(llama_options "$board") CMAKE_BUILD_PARALLEL_LEVEL=$(compilers)
-  export TMPDIR=/var/tmp # /tmp may be in memory
+  export TMPDIR=$cache/tmp # /tmp may be in memory
+  run install -d -m 1777 "$TMPDIR"
   run apt-get update -q
   run env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -q --no-install-recommends python3-venv python3-dev build-essential
@@ -112,7 +116,7 @@ build() {
       "llama-cpp-python==$llama_cpp_python"
   else
     half_made=$release
-    trap '[ -z "$half_made" ] || rm -rf "$half_made"' EXIT
+    trap cut_off EXIT
     python=$(find_python)
     "$python" -m venv "$release"
     "$release/bin/python" -m pip install -q --upgrade pip
@@ -124,17 +128,49 @@ build() {
 
 # Lets the service be RELEASE from its next start on.
 switch_to() {
+  run install -m 0644 "$1/edgespec.service" "$unit"
+  run sync # else a power cut could leave files in use that are empty
   run ln -sfn "$1" "$code/next"
   run mv -T "$code/next" "$code/current" # at once, so that there always is one
-  half_made=''
-  run install -m 0644 "$code/current/edgespec.service" "$unit"
   run systemctl daemon-reload
 }
 
-# Whether the model answers: a build for another processor ends here.
+# Without the environment that is not known to work, and with the one before it, if there was one.
+undo() {
+  [ -z "$replaced" ] || switch_to "$replaced"
+  [ -z "$half_made" ] || rm -rf "$half_made"
+  half_made=''
+}
+
+# When the script ends early: something failed, or Ctrl-C or a lost connection ended it.
+cut_off() {
+  [ -n "$half_made" ] || return 0
+  trap '' INT TERM HUP
+  undo
+  [ -z "$replaced" ] || systemctl restart edgespec
+}
+
+# Until the script ends: another one would take what this one makes for leftovers.
+one_at_a_time() {
+  exec 9>"$lock_file"
+  flock -n 9 || fail "another process installs, updates or removes edgespec here; wait for it"
+}
+
+# What a power cut left of attempts before: every environment but the one in use.
+remove_leftovers() {
+  local folder
+  for folder in "$code"/*; do
+    [ -L "$folder" ] || [ "$folder" -ef "$code/current" ] || rm -rf "$folder"
+  done
+  rm -rf "$cache/tmp"
+}
+
+# answers ENVIRONMENT PAIR [OPTIONS OF RUN]: whether the model answers. A build for another processor ends here.
 answers() {
-  check_build "$code/current/bin/python" &&
-    as_user "$code/current/bin/edgespec" run "$1" "Name a colour." --max-tokens 8
+  local environment=$1
+  shift
+  check_build "$environment/bin/python" &&
+    as_user "$environment/bin/edgespec" run "$@" --max-tokens 8 "Name a colour."
 }
 
 # Where the service tells that it is there.
@@ -175,9 +211,10 @@ install_edgespec() {
   run install -d -m 0750 -o edgespec -g edgespec "$state"
   build "$release" "$board"
   as_user "$release/bin/edgespec" pull "$pair" --source "$source"
+  answers "$release" "$pair" || fail "the model does not answer, see above; --uninstall removes what was fetched"
   settings_text "$pair" | write 0600 "$settings"
   switch_to "$release"
-  answers "$pair" || fail "the model does not answer, see above; --uninstall removes what was installed"
+  half_made='' # it stays, even if it does not start
   run systemctl enable edgespec
   starts || fail "the service does not start: journalctl -u edgespec"
   [ -n "$dry" ] ||
@@ -194,17 +231,22 @@ update_edgespec() {
   fi
   release=$code/$(date +%Y%m%d-%H%M%S)
   build "$release" "$board"
+  replaced=$before
   run systemctl stop edgespec # two models at once might not fit
+  # Whether it fits into memory depends on the settings, with which the service starts; this is about the build.
+  answers "$release" "$pair" --draft none --ctx 512 --no-memory-check || give_up
   switch_to "$release"
-  if answers "$pair" && starts; then
-    run rm -rf "$before"
-    [ -n "$dry" ] || say "edgespec is up to date"
-  else
-    switch_to "$before"
-    rm -rf "$release"
-    starts || fail "neither the new version nor the one before starts: journalctl -u edgespec"
-    fail "the new version does not work here, see above; the one before is back"
-  fi
+  starts || give_up
+  half_made=''
+  run rm -rf "$before"
+  [ -n "$dry" ] || say "edgespec is up to date"
+}
+
+# Ends an update that does not work here.
+give_up() {
+  undo
+  starts || fail "neither the new version nor the one before starts: journalctl -u edgespec"
+  fail "the new version does not work here, see above; the one before is back"
 }
 
 uninstall_edgespec() {
@@ -234,6 +276,8 @@ over_ssh() {
     folder=$(
       tar -C "$root" -cz --exclude="libedgespec_ort.*" --exclude=__pycache__ "${files[@]}" | ssh "$host" "$copy"
     )
+    folder=${folder##*$'\n'} # below what the board greets with
+    [[ $folder =~ ^/tmp/edgespec\.[A-Za-z0-9]+$ ]] || fail "$host did not say where the copy is, but: $folder"
   fi
   command="sudo bash $folder/$script$(printf ' %q' "$@"); status=\$?; rm -rf $folder; exit \$status"
   if [ -n "$dry" ]; then
@@ -275,7 +319,7 @@ deploy() {
     over_ssh "$host" "${passed[@]}"
     return
   fi
-  [ -n "$dry" ] || check_machine
+  [ -n "$dry" ] || { check_machine; one_at_a_time; }
   if [ "$action" = uninstall ]; then
     uninstall_edgespec "$purge"
     return
@@ -286,7 +330,7 @@ deploy() {
     # shellcheck disable=SC2154 # of the script that sources this
     [ -n "$board" ] || fail "this is $model, none of $boards; to build for one of them: --board NAME"
   fi
-  [ -n "$dry" ] || { check_room; check_board; }
+  [ -n "$dry" ] || { remove_leftovers; check_room; check_board; }
   case $action in
     install) install_edgespec "$board" "$pair" "$source" ;;
     update) update_edgespec "$board" ;;

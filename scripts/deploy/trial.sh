@@ -42,16 +42,17 @@ if [ "${1:-}" != --inside ]; then
       [ -n "$wheel" ] || [ ! -f "$file" ] || wheel=$file
     done
   fi
-  unshare --mount --propagation private --pid --fork bash "$0" --inside "$copy" "$system" "$wheel"
+  unshare --mount --propagation private --pid --fork --kill-child bash "$0" --inside "$copy" "$system" "$wheel"
   exit
 fi
 
 copy=$2 system=$3 wheel=$4 board=pi5
 in_copy() {
-  chroot "$copy/root" env -u PYTHONPATH -u EDGESPEC_HOME PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
+  chroot "$copy/root" env -u PYTHON -u PYTHONPATH -u EDGESPEC_HOME \
+    PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 pi() { say "pi.sh $*"; in_copy /tmp/checkout/scripts/deploy/pi.sh --board "$board" "$@"; }
-health() { in_copy python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8000/health")'; }
+health() { in_copy python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8000/health", timeout=60)'; }
 gone() { [ ! -e "$copy/root$1" ] || fail "$1 is still there"; }
 
 mount -t tmpfs tmpfs "$copy"
@@ -60,7 +61,7 @@ mount -t overlay overlay -o "lowerdir=$system,upperdir=$copy/changes,workdir=$co
 mount -t proc proc "$copy/root/proc"
 mount --rbind /dev "$copy/root/dev"
 mount --rbind /sys "$copy/root/sys"
-mkdir -p "$copy/root/run/systemd/system" "$copy/root/tmp/checkout" "$copy/root/usr/local/bin"
+mkdir -p "$copy"/root/{run/systemd/system,etc/systemd/system,tmp/checkout,usr/local/bin}
 cp -r "$root"/{LICENSE,README.md,pyproject.toml,edgespec,models,scripts} "$copy/root/tmp/checkout"
 rm -f "$copy"/root/tmp/checkout/edgespec/kernels/libedgespec_ort.* # as over SSH: it is for this processor
 
@@ -90,7 +91,7 @@ case $1 in
     . /etc/edgespec/serve.env
     EDGESPEC_HOME=/var/lib/edgespec
     eval "exec setsid runuser -u edgespec -- $(sed -n 's/^ExecStart=//p' /etc/systemd/system/edgespec.service)" \
-      >>/run/trial.log 2>&1 &
+      >>/run/trial.log 2>&1 9>&- &
     echo $! >/run/trial.pid ;;
   is-failed) ! running ;;
 esac
@@ -115,7 +116,7 @@ health
 second=$(readlink "$copy/root/opt/edgespec/current")
 gone "$first"
 if [ "$system" = / ]; then
-  echo 'raise RuntimeError("this version does not work")' >>"$copy/root/tmp/checkout/edgespec/runtime.py"
+  echo 'raise RuntimeError("this version does not serve")' >>"$copy/root/tmp/checkout/edgespec/server/serve.py"
   ! pi --update || fail "it took a version that does not work"
   health
   [ "$(readlink "$copy/root/opt/edgespec/current")" = "$second" ] || fail "it did not go back"

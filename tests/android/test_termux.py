@@ -129,7 +129,8 @@ def setup(tmp_path: Path) -> Callable[..., Run]:
         f"""{calls}
 case "$*" in
   --version) echo Python 3.13.0 ;;
-  "-m venv"*) mkdir -p '{environment}/bin'; cp "$0" '{tmp_path}/edgespec' '{environment}/bin' ;;
+  "-m venv"*) mkdir -p '{environment}/bin'; touch '{environment}/pyvenv.cfg'
+    cp "$0" '{tmp_path}/edgespec' '{environment}/bin' ;;
   *"llama()") [ ! -e '{tmp_path}/other' ] || {{ echo "BackendError: another version" >&2; exit 1; }} ;;
   *sysconfig*) echo '{environment}' ;;
 esac""",
@@ -207,3 +208,15 @@ def test_where_it_cannot_work_it_changes_nothing(
     done = setup(**variables)
     assert done.returncode == 1 and said in done.stderr
     assert not (tmp_path / "calls").exists()
+
+
+def test_a_folder_with_other_things_in_it_is_not_made_a_virtual_environment(
+    setup: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Making one clears the folder."""
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/letter").touch()
+    done = setup("--no-open")
+    assert done.returncode == 1
+    assert f"error: {tmp_path}/venv is a folder with other things in it" in done.stderr
+    assert [path.name for path in (tmp_path / "venv").iterdir()] == ["letter"]

@@ -153,6 +153,32 @@ def test_another_machine_or_python_is_refused(
     assert not (bundle / "venv").exists()
 
 
+@pytest.mark.parametrize(
+    ("python", "line", "said"),
+    [
+        ("#!/bin/sh\nexit 1\n", "", "PYTHON is /bin/false, which is not a 64-bit Python"),
+        (None, "processor=riscv64", f"for {HERE.system} on riscv64, and this is"),
+    ],
+)
+def test_what_was_set_up_elsewhere_or_for_another_python_is_not_run(
+    bundle: Path, python: str | None, line: str, said: str
+) -> None:
+    """Such as by the system's next release, or in a folder that came from another machine."""
+    venv = bundle / "venv/bin/python"
+    venv.parent.mkdir(parents=True)
+    if python is None:
+        venv.symlink_to(sys.executable)
+    else:
+        venv.write_text(python)
+        venv.chmod(0o755)
+    (bundle / "venv/complete").touch()
+    if line:
+        replace(bundle / "start", lambda text: text.replace(f"processor={HERE.processor}", line))
+    ended = start(bundle, "run", "stay", PYTHON="/bin/false")
+    assert ended.returncode == 1 and said in ended.stderr, ended.stderr
+    assert (bundle / "venv/complete").exists()  # it is replaced by what runs only
+
+
 def test_an_unknown_command_is_answered_with_those_there_are(bundle: Path) -> None:
     ended = start(bundle, "pull")
     assert ended.returncode == 1 and "sh start serve" in ended.stderr and not ended.stdout

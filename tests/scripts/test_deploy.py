@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,19 @@ from waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts/deploy"
 PATHS = {"/opt/edgespec", "/etc/edgespec", "/var/lib/edgespec", "/var/cache/edgespec"}
-CHANGES = ["apt-get", "useradd", "userdel", "systemctl", "runuser", "install", "ln", "mv", "ssh", "tar"]
+CHANGES = [
+    "apt-get",
+    "useradd",
+    "userdel",
+    "systemctl",
+    "runuser",
+    "install",
+    "ln",
+    "mv",
+    "sync",
+    "ssh",
+    "tar",
+]
 
 Stub = Callable[[str, str], Path]
 
@@ -133,6 +146,17 @@ def test_the_service_starts_a_command_that_edgespec_takes(
     assert helped.returncode == 0, helped.stderr
 
 
+@pytest.mark.parametrize("words", [[], ["--update"]])
+def test_the_model_is_tried_with_a_command_that_edgespec_takes(
+    run: Callable[..., subprocess.CompletedProcess[str]], words: list[str]
+) -> None:
+    shown = run("pi.sh", "--dry-run", "--board", "pi5", *words).stdout
+    [line] = re.findall(r"/bin/edgespec (run .*)$", shown, re.MULTILINE)
+    command = [sys.executable, "-m", "edgespec", *shlex.split(line), "--help"]
+    helped = subprocess.run(command, capture_output=True)
+    assert helped.returncode == 0, helped.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -192,10 +216,11 @@ code='{folder}/opt' settings='{folder}/serve.env' unit='{folder}/edgespec.servic
 install() {{ command -p install "$@"; }}
 ln() {{ command -p ln "$@"; }}
 mv() {{ command -p mv "$@"; }}
+sync() {{ :; }}
 mkdir -p "$code/old"; ln -s "$code/old" "$code/current"
 echo old >"$code/old/edgespec.service"
 printf 'EDGESPEC_PAIR=a-pair\\nEDGESPEC_OPTIONS=--ctx 2048\\n' >"$settings"
-build() {{ mkdir "$1"; echo new >"$1/edgespec.service"; }}
+build() {{ half_made=$1; trap cut_off EXIT; mkdir "$1"; echo new >"$1/edgespec.service"; }}
 systemctl() {{ echo "$1"; }}
 check_build() {{ :; }}
 as_user() {{ [ "$3" = a-pair ] && {answers}; }}
@@ -208,7 +233,9 @@ update_edgespec pi5
     ("answers", "starts", "said"),
     [
         ("true", "true", ["stop", "daemon-reload", "starts new"]),
-        ("false", "true", ["stop", "daemon-reload", "daemon-reload", "starts old"]),
+        # whether it fits into memory is for the service to tell, whose settings say how much it takes
+        ("[[ $* == *--no-memory-check* ]]", "true", ["stop", "daemon-reload", "starts new"]),
+        ("false", "true", ["stop", "daemon-reload", "starts old"]),
         (
             "true",
             'grep -q old "$unit"',
@@ -233,6 +260,43 @@ def test_an_update_that_does_not_work_is_undone(
     assert {path.name for path in code.iterdir()} == {"current", (code / "current").resolve().name}
 
 
+@pytest.mark.parametrize(("answers", "starts"), [("kill -TERM $$", "true"), ("true", "kill -TERM $$")])
+def test_an_update_that_is_cut_off_while_it_tries_the_new_version_leaves_the_one_before_running(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path, answers: str, starts: str
+) -> None:
+    """Such as by a lost connection. The service was stopped for the trial."""
+    done = sourced("pi.sh", UPDATE.format(folder=folder, answers=answers, starts=starts))
+    assert done.returncode != 0
+    assert done.stdout.splitlines()[-2:] == ["daemon-reload", "restart"], done.stderr
+    code = folder / "opt"
+    assert {path.name for path in code.iterdir()} == {"current", "old"}
+    assert (code / "current").resolve().name == "old"
+    assert (folder / "edgespec.service").read_text() == "old\n"
+
+
+def test_what_a_power_cut_left_is_removed_and_what_is_in_use_is_not(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    (folder / "disk/used").mkdir(parents=True)
+    (folder / "disk/half made").mkdir()
+    (folder / "cache/tmp/half built").mkdir(parents=True)
+    (folder / "opt").symlink_to(folder / "disk")  # as where /opt is on another disk
+    (folder / "disk/current").symlink_to(folder / "disk/used")
+    for code in ("opt", "none"):
+        done = sourced("pi.sh", f"code='{folder}/{code}' cache='{folder}/cache'; remove_leftovers")
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in (folder / "disk").iterdir()} == {"current", "used"}
+    assert not list((folder / "cache").iterdir())
+
+
+def test_one_attempt_does_not_take_for_leftovers_what_another_is_making(
+    sourced: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> None:
+    done = sourced("pi.sh", f"lock_file='{folder}/lock'; one_at_a_time; echo one; (one_at_a_time; echo two)")
+    assert (done.returncode, done.stdout) == (1, "one\n")
+    assert done.stderr.startswith("error: another process installs, updates or removes edgespec here")
+
+
 def test_what_was_built_and_not_put_to_use_does_not_stay(
     sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path
 ) -> None:
@@ -240,7 +304,7 @@ def test_what_was_built_and_not_put_to_use_does_not_stay(
     stub("python", 'mkdir -p "$3/bin"; printf "#!/bin/sh\\n" >"$3/bin/python"; chmod +x "$3/bin/python"')
     done = sourced(
         "pi.sh",
-        f"""code='{folder}/opt'
+        f"""code='{folder}/opt' cache='{folder}/cache'
 find_python() {{ echo '{folder}/bin/python'; }}
 llama_wheel() {{ echo a.whl; }}
 install() {{ command -p install "$@"; }}
@@ -294,6 +358,15 @@ def test_the_service_on_a_raspberry_pi_may_ask_its_firmware_what_slows_it_down(
     assert not [line for line in lines if line.startswith("PrivateDevices")]  # has no such file
 
 
+def test_a_service_whose_address_is_not_there_yet_at_boot_is_started_again(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """A network may come up after it; the server then ends with 2, as over any address that cannot be had."""
+    unit = unit_of("pi.sh", "pi5", run)
+    assert "Restart=on-failure" in unit.splitlines()
+    assert not re.search(r"^(RestartPrevent|Success)ExitStatus=(.*\s)?2\b", unit, re.MULTILINE)
+
+
 def test_over_ssh_the_same_script_runs_from_a_copy_that_is_then_deleted(
     run: Callable[..., subprocess.CompletedProcess[str]], stub: Stub, folder: Path
 ) -> None:
@@ -312,3 +385,31 @@ cd "$(dirname "$(cat '{folder}/script')")/../.." && ls . models; exit 3""",
     script = Path((folder / "script").read_text().strip())
     assert script.name == "jetson.sh"
     assert not script.parents[2].exists()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "code", "said"),
+    [
+        ("echo '* Welcome *'; bash -c \"$2\"", 3, ""),
+        ("cat >/dev/null; echo '* Welcome *'", 1, "error: me@board did not say where the copy is"),
+    ],
+)
+def test_what_a_board_greets_with_is_not_taken_for_the_folder_of_the_copy(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+    stub: Stub,
+    folder: Path,
+    greeting: str,
+    code: int,
+    said: str,
+) -> None:
+    """That folder is deleted in the end; with `*` in its name, so would be what is in the user's home."""
+    (folder / "bin/tar").unlink()
+    stub("ssh", f"""[ "$1" != -t ] || shift; echo "$2" >>'{folder}/commands'; {greeting}""")
+    stub("sudo", "exit 3")
+    done = run("pi.sh", "me@board")
+    assert (done.returncode, done.stderr.startswith(said)) == (code, True), done.stderr
+    _, *last = (folder / "commands").read_text().splitlines()
+    assert len(last) == (code == 3)
+    for copy in re.findall(r"rm -rf (.*?);", "".join(last)):
+        assert re.fullmatch(r"/tmp/edgespec\.\w+", copy)
+        assert not Path(copy).exists()
