@@ -86,8 +86,8 @@ def convert(
     head: the rows that the output head shall have; the result is a trimmed draft, in a folder of its own.
     force: convert even if it was done before.
 
-    Raises ModelError for models that are damaged or cannot be converted, when the disk is full and when another
-    process converts the same model; UsageError for layers that do not exist.
+    Raises ModelError for models that are damaged or cannot be converted, when the disk is full and when
+    another process converts the same model; UsageError for layers that do not exist.
     """
     progress = progress or LogProgress()
     source = Source(path)

@@ -108,8 +108,8 @@ def grammar(text: str) -> Constraint:
     _check_sizes(text)
     if found := _OPTIONS.search(text):  # llguidance cannot take drafted tokens back with the first two
         raise UsageError(
-            f"grammar sets {found[1]} for a rule, which cannot be honoured here; leave it out (for stop, there "
-            "is suffix)"
+            f"grammar sets {found[1]} for a rule, which cannot be honoured here; leave it out (for stop, "
+            "there is suffix)"
         )
     matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark

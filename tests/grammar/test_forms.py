@@ -94,7 +94,7 @@ def test_a_bias_against_all_that_is_allowed_is_refused(runtime: edgespec.Runtime
         ({"grammar": r'root ::= "\ud83d"'}, "grammar is not valid GBNF: .* is no character"),
         ({"grammar": 'start: a "i"\na[lazy, stop="m"]: /m*/'}, "grammar sets stop for a rule"),
         ({"grammar": 'start: a "i"\na[max_tokens=3]: /m*/'}, "grammar sets max_tokens for a rule"),
-        ({"grammar": 'start: a\na[temperature=0.7]: /m*/'}, "grammar sets temperature for a rule"),
+        ({"grammar": "start: a\na[temperature=0.7]: /m*/"}, "grammar sets temperature for a rule"),
         ({"json_schema": {"maxItems": 1000000000}}, "json_schema has a maxItems of 1000000000"),
         ({"grammar": 'start: %json {"items": {"minItems": 100000}}'}, "minItems of 100000; at most 99999"),
         ({"grammar": "start: /a{200000}/"}, "wants more than 131072 characters"),

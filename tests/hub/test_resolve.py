@@ -416,7 +416,7 @@ def test_a_file_where_one_may_not_look_cannot_be_read(monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(ModelError, match="^/closed/model.gguf cannot be read: Permission denied"):
+    with pytest.raises(ModelError, match=r"^/closed/model\.gguf cannot be read: Permission denied"):
         resolve("/closed/model.gguf")
 
 

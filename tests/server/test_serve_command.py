@@ -210,7 +210,7 @@ def test_a_port_that_was_taken_while_the_models_were_loaded_is_said(
             return edgespec.load(*words, **options)
 
         monkeypatch.setattr("edgespec.server.serve.load", slowly)
-        with pytest.raises(edgespec.UsageError, match="cannot listen on 127.0.0.1"):
+        with pytest.raises(edgespec.UsageError, match=r"cannot listen on 127\.0\.0\.1"):
             serve(str(model_files / "target.gguf"), {"draft": "none"}, {"port": other.getsockname()[1]})
 
 
