@@ -211,7 +211,7 @@ install_edgespec() {
   run install -d -m 0750 -o edgespec -g edgespec "$state"
   build "$release" "$board"
   as_user "$release/bin/edgespec" pull "$pair" --source "$source"
-  answers "$release" "$pair" || fail "the model does not answer, see above; --uninstall removes what was fetched"
+  answers "$release" "$pair" || fail "the model does not answer, see above; --uninstall --purge removes what was fetched"
   settings_text "$pair" | write 0600 "$settings"
   switch_to "$release"
   half_made='' # it stays, even if it does not start
