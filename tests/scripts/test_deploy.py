@@ -404,10 +404,16 @@ def test_what_a_board_greets_with_is_not_taken_for_the_folder_of_the_copy(
 ) -> None:
     """That folder is deleted in the end; with `*` in its name, so would be what is in the user's home."""
     (folder / "bin/tar").unlink()
-    stub("ssh", f"""[ "$1" != -t ] || shift; echo "$2" >>'{folder}/commands'; {greeting}""")
+    (folder / "home").mkdir()
+    (folder / "home/letter").touch()
+    stub(
+        "ssh",
+        f"""[ "$1" != -t ] || shift; echo "$2" >>'{folder}/commands'; cd '{folder}/home'; {greeting}""",
+    )
     stub("sudo", "exit 3")
     done = run("pi.sh", "me@board")
     assert (done.returncode, done.stderr.startswith(said)) == (code, True), done.stderr
+    assert (folder / "home/letter").exists()
     _, *last = (folder / "commands").read_text().splitlines()
     assert len(last) == (code == 3)
     for copy in re.findall(r"rm -rf (.*?);", "".join(last)):
