@@ -211,7 +211,8 @@ install_edgespec() {
   run install -d -m 0750 -o edgespec -g edgespec "$state"
   build "$release" "$board"
   as_user "$release/bin/edgespec" pull "$pair" --source "$source"
-  answers "$release" "$pair" || fail "the model does not answer, see above; --uninstall --purge removes what was fetched"
+  answers "$release" "$pair" ||
+    fail "the model does not answer, see above; --uninstall --purge removes what was fetched"
   settings_text "$pair" | write 0600 "$settings"
   switch_to "$release"
   half_made='' # it stays, even if it does not start
@@ -234,19 +235,20 @@ update_edgespec() {
   replaced=$before
   run systemctl stop edgespec # two models at once might not fit
   # Whether it fits into memory depends on the settings, with which the service starts; this is about the build.
-  answers "$release" "$pair" --draft none --ctx 512 --no-memory-check || give_up
+  answers "$release" "$pair" --draft none --ctx 512 --no-memory-check ||
+    give_up "does not answer, see above"
   switch_to "$release"
-  starts || give_up
+  starts || give_up "does not start: journalctl -u edgespec"
   half_made=''
   run rm -rf "$before"
   [ -n "$dry" ] || say "edgespec is up to date"
 }
 
-# Ends an update that does not work here.
+# give_up REASON: ends an update that does not work here.
 give_up() {
   undo
   starts || fail "neither the new version nor the one before starts: journalctl -u edgespec"
-  fail "the new version does not work here, see above; the one before is back"
+  fail "the one before is back, as the new version $1"
 }
 
 uninstall_edgespec() {

@@ -254,7 +254,8 @@ def test_an_update_that_does_not_work_is_undone(
     assert done.stdout.splitlines() == said, done.stderr
     works = said[-1].endswith("new")
     assert done.returncode == (0 if works else 1)
-    assert ("the one before is back" in done.stderr) != works
+    reason = "does not answer, see above" if answers == "false" else "does not start: journalctl -u edgespec"
+    assert (f"the one before is back, as the new version {reason}" in done.stderr) != works
     code = folder / "opt"
     assert ((code / "current").resolve().name == "old") != works
     assert {path.name for path in code.iterdir()} == {"current", (code / "current").resolve().name}
