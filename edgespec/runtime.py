@@ -134,6 +134,7 @@ class Runtime:
         return self._engine.generate(*asked, other.policy, other.drafters).run()
 
     def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
+        self._engine.check_process()  # before it waits for who held the tokenizer when it was forked
         tokens, request = self.tokenize(prompt), request_of(options)
         if (wanted := request.constraint) is not None:
             with self._tokenizing:
@@ -212,7 +213,10 @@ class Runtime:
 
     def close(self) -> None:
         """End a running generation and free everything. Safe to call twice and from any thread. Raises
-        UsageError in a callback, and in a signal handler that interrupts a generation."""
+        UsageError in a callback, and in a signal handler that interrupts a generation. In a forked process it
+        does nothing: what that inherited is not its own to free."""
+        if self._engine.forked:
+            return
         self._engine.close()
         self._pool.shutdown()  # what waits there is refused
         with self._tokenizing:
@@ -240,7 +244,7 @@ class Runtime:
 
 
 def _close(process: int, target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
-    if os.getpid() != process:  # a fork: what it inherited is not its own to free
+    if os.getpid() != process:  # a fork that drops what it inherited
         return
     save()
     for drafter in drafters:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from inspect import GEN_CLOSED, getgeneratorstate
-from threading import RLock, current_thread
+from threading import current_thread
 
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.caches import Caches, Kept
@@ -54,8 +54,8 @@ class Engine:
         """those that have not ended, as far as is known"""
         self._closed = False
         self._process = os.getpid()
-        self._start = RLock()
-        """held while a generation starts, so that no two do; a signal handler may close all meanwhile"""
+        self._start = Turnstile()
+        """held while a generation starts, so that no two do"""
 
     def generate(
         self,
@@ -124,27 +124,30 @@ class Engine:
             else f"{self.parallel} generations are under way already; wait for one, or cancel it"
         )
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that loaded the models. Their threads stayed there, as
+        did those that held locks."""
+        return os.getpid() != self._process
+
     def check_process(self) -> None:
-        """Raise UsageError in a process that was forked from the one that loaded the models: their threads
-        stayed there."""
-        if os.getpid() != self._process:
+        """Raise UsageError in a forked process."""
+        if self.forked:
             raise UsageError(
                 "the runtime belongs to the process that this one was forked from; start processes with the "
                 "method spawn, and load it there"
             )
 
     def check_caller(self, what: str) -> None:
-        """As `check_process`; and raise UsageError in a callback of a generation and in a signal handler that
-        interrupts one: they would wait for themselves."""
+        """Raise UsageError in a forked process, in a callback of a generation and in a signal handler that
+        interrupts one: those would wait for themselves."""
         self.check_process()
-        if self.computing.mine:
+        if self.computing.mine or self._start.mine:
             raise UsageError(f"a callback or signal handler cannot {what}; it may only cancel the generation")
 
     def close(self) -> None:
         """End what is under way, from any thread, and wait until the models are at rest; then close the
-        target's caches. Nothing in a forked process, whose they are not."""
-        if os.getpid() != self._process:
-            return
+        target's caches."""
         self.check_caller("close the runtime")
         with self._start:
             self._closed = True

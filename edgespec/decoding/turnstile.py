@@ -33,6 +33,7 @@ class Turnstile:
 
     @property
     def mine(self) -> bool:
-        """Whether this thread is inside, or stands in the line: it would wait for itself."""
+        """Whether this thread is inside, or stands in the line: it would wait for itself. May be asked in a
+        signal handler that interrupts it."""
         with self._changed:
             return get_ident() in self._line

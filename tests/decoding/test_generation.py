@@ -15,7 +15,6 @@ from pair import load
 from waiting import PATIENCE, called
 
 import edgespec
-from edgespec.backends.base import Sequence
 from edgespec.backends.llama_cpp import LlamaCpp
 from edgespec.control.policy import FixedDepth
 from edgespec.decoding import engine as engine_module
@@ -255,22 +254,20 @@ def test_a_finished_stream_that_is_read_on_does_not_touch_its_successors_cache(
     assert tokens == plain(build, Request(NO_END, max_tokens=30)).tokens
 
 
-def test_a_cache_that_cannot_be_cut_at_the_end_leaves_the_drafter_free_for_the_next_answer(
-    build: Build, draft_model: DraftModel, target: LlamaCpp, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_round_whose_cache_cannot_be_cut_leaves_the_drafter_free_for_the_next_answer(
+    build: Build, draft_model: DraftModel, target: LlamaCpp
 ) -> None:
-    engine, rollback = build(draft_model), target.rollback
-    text = engine.generate(PROMPT, Request(NO_END, max_tokens=40)).run().text
+    def fail(*_: object) -> None:
+        raise BackendError("out of memory")
 
-    def fail(sequence: Sequence, length: int) -> None:
-        rollback(sequence, 0 if answer.over else length)
-        if answer.over:
-            raise BackendError("it could not roll back; its cache was reset")
-
-    answer = engine.generate(PROMPT, Request(NO_END, stop=(text[6:16],)))
-    monkeypatch.setattr(target, "rollback", fail)
-    with pytest.raises(BackendError):
+    engine = build(draft_model)
+    answer = engine.generate(PROMPT, Request(NO_END, max_tokens=20))
+    next(answer)
+    next(answer)  # of a round that drafts
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(BackendError):
+        patch.setattr(engine_module, "verify", fail)
+        patch.setattr(target, "rollback", fail)
         answer.run()
-    monkeypatch.setattr(target, "rollback", rollback)
     again = engine.generate(PROMPT, Request(NO_END, max_tokens=20)).run()
     assert again.stats.drafted and again.stats.draft_failure is None
 
@@ -320,6 +317,21 @@ def test_a_signal_handler_that_comes_within_a_pass_is_refused_and_waits_for_nobo
     reading.join(PATIENCE)
     assert answer.finish_reason == "cancelled"
     assert refusals and all("signal handler" in refusal for refusal in refusals)
+
+
+def test_a_signal_handler_that_comes_while_an_answer_starts_is_refused_too(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build()
+    make_room = engine._make_room
+
+    def interrupted() -> None:
+        with pytest.raises(UsageError, match="signal handler"):
+            engine.close()
+        make_room()
+
+    monkeypatch.setattr(engine, "_make_room", interrupted)
+    assert engine.generate(PROMPT, Request(NO_END, max_tokens=3)).run().finish_reason == "length"
 
 
 def test_closing_in_another_thread_ends_the_generation_and_then_refuses(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import edgespec
 from edgespec.backends import llama_library
@@ -140,6 +142,7 @@ def test_a_forked_process_is_refused_the_runtime_it_inherited(model_files: Path)
         ]
         child = os.fork()
         if child == 0:
+            signal.alarm(int(PATIENCE))
             try:
                 for attempt in attempts:
                     with pytest.raises(edgespec.UsageError, match="forked"):
