@@ -106,6 +106,8 @@ def read_decoder(header: Header, tensors: Mapping[str, Tensor]) -> Decoder:
         )
     if keys.integer("expert_count", 0, 1 << 16, 0):
         raise ModelError(f"{header.path.name}: mixtures of experts cannot be converted yet")
+    if keys.get("attention.causal") is False:  # its tokens attend to those behind them
+        raise ModelError(f"{header.path.name} is an embedding model; it does not generate text")
     width = keys.integer("embedding_length", 1, 1 << 17)
     heads = keys.integer("attention.head_count", 1, 1 << 12)
     kv_heads = keys.integer("attention.head_count_kv", 1, heads, heads)

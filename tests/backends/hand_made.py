@@ -54,8 +54,9 @@ def write_mamba(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def write_encoder(path: Path) -> Path:
-    """A model that embeds texts (BERT, random weights), over the closed-form vocabulary."""
+def write_encoder(path: Path, says_so: bool) -> Path:
+    """A model that embeds texts (BERT, random weights), over the closed-form vocabulary. `says_so`: whether
+    its header tells that tokens attend to those behind them."""
     width, context = 32, 64
     rng = np.random.default_rng(0)
 
@@ -72,7 +73,8 @@ def write_encoder(path: Path) -> Path:
     writer.add_feed_forward_length(width)
     writer.add_head_count(2)
     writer.add_layer_norm_eps(1e-5)
-    writer.add_causal_attention(False)
+    if says_so:
+        writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType.MEAN)
     writer.add_token_type_count(2)
     _add_tokenizer(writer, VOCABULARY)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from closed_form import write_gguf
+from convert.tiny_models import Tiny, write_tiny
 from pair import TARGET, VOCABULARY, load
 
 from edgespec.backends.base import Segment
@@ -302,8 +303,16 @@ def test_a_vocabulary_with_which_llama_cpp_would_abort_is_refused(tmp_path: Path
         load(tmp_path / "twice.gguf")
 
 
-def test_a_model_that_embeds_texts_is_refused(tmp_path: Path) -> None:
-    file = write_encoder(tmp_path / "embeds.gguf")
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_model_that_embeds_texts_is_refused(tmp_path: Path, says_so: bool) -> None:
+    file = write_encoder(tmp_path / "embeds.gguf", says_so)
+    with pytest.raises(ModelError, match=r"embeds\.gguf is an encoder or an embedding model"):
+        load(file, n_ctx=None, sequences=1)
+
+
+def test_a_language_model_that_was_made_one_that_embeds_texts_is_refused(tmp_path: Path) -> None:
+    """llama.cpp gives logits for it, though its tokens attend to those behind them."""
+    file = write_tiny(tmp_path / "embeds.gguf", Tiny("llama", keys={"attention.causal": False}))
     with pytest.raises(ModelError, match=r"embeds\.gguf is an encoder or an embedding model"):
         load(file, n_ctx=None, sequences=1)
 

@@ -150,6 +150,7 @@ def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"expert_count": 8}, "mixtures of experts"),
+        ({"attention.causal": False}, "is an embedding model"),
         ({"rope.scaling.type": "longrope"}, "rope scaling 'longrope'"),
     ],
 )

@@ -102,6 +102,7 @@ def write_tiny(path: Path, tiny: Tiny, seed: int = 0) -> Path:
         int: writer.add_uint32,
         float: writer.add_float32,
         str: writer.add_string,
+        bool: writer.add_bool,
     }
     for key, value in tiny.keys.items():
         adders[type(value)](f"{a}.{key}", value)
