@@ -163,11 +163,13 @@ def write_tokenizer(ngram: NGram, folder: Path, *, template_file: bool) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write_optimum(ngram: NGram, folder: Path, merged: bool = True, keeps: bool = False) -> Path:
+def write_optimum(
+    ngram: NGram, folder: Path, merged: bool = True, keeps: bool = False, grouped: bool = False
+) -> Path:
     """As transformers.js models lie on the Hub: the graph in onnx/, the rest beside it."""
     (folder / "onnx").mkdir(parents=True)
     past = ["past_key_values.0.key", "past_key_values.0.value"]
-    graph = _graph(ngram, False, past, ["present.0.key", "present.0.value"], merged, keeps)
+    graph = _graph(ngram, grouped, past, ["present.0.key", "present.0.value"], merged, keeps)
     onnx.save(graph, folder / "onnx" / ("decoder_model_merged.onnx" if merged else "model.onnx"))
     write_tokenizer(ngram, folder, template_file=False)
     vocabulary = ngram.vocabulary
