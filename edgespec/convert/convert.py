@@ -117,10 +117,11 @@ def convert(
             if _is_whole(folder, known, progress):
                 return Conversion(folder, known, fresh=False)
             progress.message(f"{folder.name} is damaged, and is made again")
-        partial, old = (folder.with_name(folder.name + end) for end in (PARTIAL, f".old{PARTIAL}"))
+        place = folder.resolve()  # it may be a link to where there is more room
+        partial, old = (place.with_name(place.name + end) for end in (PARTIAL, f".old{PARTIAL}"))
         for left in (partial, old):  # of an attempt that was killed
             shutil.rmtree(left, ignore_errors=True)
-        _require_room(source, storage, folder)
+        _require_room(source, storage, place)
         try:
             partial.mkdir(parents=True)
             if head is not None:
@@ -130,12 +131,12 @@ def convert(
                 raise ModelError(f"{source.path.name} changed while it was converted; convert it again")
             for file in partial.iterdir():
                 store.sync(file)  # a folder that bears its name is complete after a power cut, too
-            if folder.exists():  # deleted last: that takes time, and fails if it is in use on a network drive
-                folder.rename(old)
-            partial.rename(folder)
+            if place.exists():  # deleted last: that takes time, and fails if it is in use on a network drive
+                place.rename(old)
+            partial.rename(place)
             shutil.rmtree(old, ignore_errors=True)
             with suppress(OSError):  # some file systems have no such thing
-                store.sync(folder.parent)
+                store.sync(place.parent)
         except OSError as error:
             raise ModelError(f"{folder} cannot be written: {error.strerror or error}") from error
         finally:

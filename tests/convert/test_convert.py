@@ -189,6 +189,19 @@ def test_a_folder_is_written_by_one_process_whatever_links_lead_there(model: Pat
         pass
 
 
+def test_a_folder_that_is_a_link_is_made_again_where_it_leads(model: Path, tmp_path: Path) -> None:
+    """Such as to a larger disk."""
+    folder, disk = convert(model).folder, tmp_path / "disk"
+    disk.mkdir()
+    folder.rename(disk / "converted")
+    folder.symlink_to(disk / "converted")
+    for _ in range(2):
+        assert convert(model, force=True).fresh
+    assert not convert(model).fresh
+    assert [path.name for path in disk.iterdir()] == ["converted"]
+    assert folder.is_symlink()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_a_path_that_onnx_runtime_could_not_open_is_refused_before_anything_is_written(
     tmp_path: Path,
