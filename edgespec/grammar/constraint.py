@@ -31,10 +31,9 @@ _NAMED = {"properties", "patternProperties", "$defs", "definitions"}
 _SHARED = {"$schema", "$defs", "definitions"}
 """keywords of a schema that its parts refer to"""
 _PATTERNS = re.compile(r'"pattern": *"(?:[^"\\]|\\.)*"')
-_ITEMS = re.compile(r'"(m(?:in|ax)Items)": *(\d{6,})')
 _REPEATS = re.compile(r"(?<!\\)\{(?:\d+,)?(\d{6,})")
 _CODES = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
-_OPTIONS = re.compile(r"(?m)^[ \t]*[\w-]+\s*\[[^\]]*?\b(max_tokens|stop|temperature)\s*=")
+_OPTIONS = re.compile(r"(?m)^[ \t]*[?!]?[\w-]+\s*\[[^\]]*?\b(max_tokens|stop|temperature)\s*=")
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _IN_REGEX = re.compile(r"regex parse error:\n    (?P<regex>.*)\n    (?P<before> *)\^+\nerror: (?P<why>.*)")
 
@@ -64,7 +63,7 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
         source = _from_schema(whole)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json_schema is no JSON schema: {error}") from error
-    _check_sizes(source)
+    _check_patterns(source)
     if why := _refusal(source):
         definitions = {name: value for name, value in whole.items() if name in _SHARED}
         tries = iter(range(min(TRIES, LOOKED_AT // len(source))))
@@ -77,7 +76,7 @@ def enforceable(schema: Mapping[str, Any]) -> bool:
     """Whether `json_schema` would take it. Raises BackendError without llguidance."""
     try:
         source = _from_schema(schema)
-        _check_sizes(source)
+        _check_patterns(source)
     except (TypeError, ValueError, RecursionError):
         return False
     return not _refusal(source)
@@ -94,7 +93,7 @@ def regex(pattern: str) -> Constraint:
     if why := _refusal(source):
         why = why.partition("\n   1 | start:")[0]  # our own wrapping of it
         if "lookarounds not supported" in why:  # a look-ahead is refused in other words
-            why = "^, $ and \\b have no place in it, as the whole answer is matched; leave them out"
+            why = "\\b, and ^ or $ in its midst, cannot be enforced; the whole answer is matched without them"
         raise UsageError(f"regex is not usable: {_in_words(_PLACE.sub('', why))}")
     return Constraint("regex", source)
 
@@ -105,7 +104,7 @@ def grammar(text: str) -> Constraint:
     if not isinstance(text, str):
         raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
     _check_unicode("grammar", text)
-    _check_sizes(text)
+    _check_patterns(text)
     if found := _OPTIONS.search(text):  # llguidance cannot take drafted tokens back with the first two
         raise UsageError(
             f"grammar sets {found[1]} for a rule, which cannot be honoured here; leave it out (for stop, "
@@ -159,11 +158,9 @@ def _decoded(gbnf: str) -> str:
     return _CODES.sub(character, gbnf)
 
 
-def _check_sizes(schema: str) -> None:
+def _check_patterns(schema: str) -> None:
     """schema: JSON, or a grammar with such in it."""
     _check_repeats("a pattern in json_schema", "".join(_PATTERNS.findall(schema)))
-    if found := _ITEMS.search(schema):  # llguidance takes memory for each item that there may be
-        raise UsageError(f"json_schema has a {found[1]} of {found[2]}; at most 99999 can be enforced")
 
 
 def _check_repeats(what: str, pattern: str) -> None:
