@@ -1,11 +1,11 @@
 """Whoever drafts, JSON of random schemas is valid whenever it is complete, and greedy speculation says token
 by token what plain decoding says. The first schemas of many: all 200 are tried by
-python -m tests.grammar.test_random_schemas MODEL, which takes a while."""
+PYTHONPATH=.:tests python -m tests.grammar.test_random_schemas MODEL [--draft DRAFT], which takes a while."""
 
 from __future__ import annotations
 
 import json
-import sys
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -54,10 +54,11 @@ def check(runtimes: Mapping[str, edgespec.Runtime], seed: int, exact: bool) -> C
 @pytest.fixture(scope="module")
 def runtimes() -> Iterator[Mapping[str, edgespec.Runtime]]:
     model = need("smollm2-135m")
+    loaded = {**LOADED, "itself": {"draft": model, "depth": 4}}
     with ExitStack() as opened:
         yield {
             name: opened.enter_context(edgespec.load(model, n_ctx=512, **options))
-            for name, options in LOADED.items()
+            for name, options in loaded.items()
         }
 
 
@@ -67,16 +68,26 @@ def test_json_is_valid_whoever_drafts(runtimes: Mapping[str, edgespec.Runtime], 
 
 
 def main() -> None:
-    model, options = sys.argv[1], {"n_ctx": 512, "threads": 1}
-    first, end = [*map(int, sys.argv[2:]), *(0, 200)[len(sys.argv) - 2 :]]
+    words = ArgumentParser()
+    words.add_argument("model")
+    words.add_argument("first", type=int, nargs="?", default=0)
+    words.add_argument("end", type=int, nargs="?", default=200)
+    words.add_argument("--draft", help="a draft model, in place of the other drafters")
+    given = words.parse_args()
+    loaded = LOADED
+    if given.draft:
+        loaded = {"none": LOADED["none"], "model": {"draft": given.draft, "depth": 4}}
     with ExitStack() as opened:
         runtimes = {
-            name: opened.enter_context(edgespec.load(model, backend="onnx", **options, **drafting))
-            for name, drafting in LOADED.items()
+            name: opened.enter_context(
+                edgespec.load(given.model, backend="onnx", n_ctx=512, threads=1, **drafting)
+            )
+            for name, drafting in loaded.items()
         }
+        exact = runtimes["none"].target.capabilities.row_invariant
         seen = Counter[str]()
-        for seed in range(first, end):
-            seen += check(runtimes, seed, exact=runtimes["none"].target.capabilities.row_invariant)
+        for seed in range(given.first, given.end):
+            seen += check(runtimes, seed, exact)
             print(seed + 1, dict(seen), flush=True)
 
 
