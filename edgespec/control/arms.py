@@ -100,7 +100,7 @@ class Evidence:
         if arm is None:
             return
         # A token y ~ p would have been drafted with probability q(y) and accepted with Σ min(p, q), of
-        # which min(1, q(y) / p(y)) is an unbiased sample.
+        # which min(1, q(y) / p(y)) is an unbiased sample. Under a seed it is 1 or 0, the outcome.
         arm.acceptance.look_back(
             [
                 Judged(seen.confidence, min(1.0, seen.q / said))

@@ -284,7 +284,8 @@ def test_a_prompt_that_begins_like_a_path_where_one_may_not_look_is_a_prompt() -
 
     text = "/etc/secret/key: what is that?"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "is_file", refuse)
+        for question in ("exists", "is_file", "is_dir"):
+            patch.setattr(Path, question, refuse)
         found = pair_and_text((text,), None, None, False)
     assert found == (None, text)
 
