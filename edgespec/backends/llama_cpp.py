@@ -18,7 +18,13 @@ from edgespec.backends.base import Capabilities, Copy, Logits, Segment, Sequence
 from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.gguf_tokenizer import GGUFTokenizer
 from edgespec.backends.llama_batch import Batch
-from edgespec.backends.llama_library import forget_messages, llama, raise_interrupt, recent_messages
+from edgespec.backends.llama_library import (
+    check_process,
+    forget_messages,
+    llama,
+    raise_interrupt,
+    recent_messages,
+)
 from edgespec.backends.llama_loading import (
     DEFAULT_CONTEXT,
     KV_TYPES,
@@ -43,7 +49,8 @@ class LlamaCpp:
 
     def __init__(self, path: Path, options: LlamaCppOptions | None = None, name: str | None = None) -> None:
         """Load `path`. Raises ModelError for a file llama.cpp cannot use, UsageError for options it
-        cannot honour, BackendError when memory or the GPU is lacking."""
+        cannot honour and as `check_process` does, BackendError when memory or the GPU is lacking."""
+        check_process()
         self._c = llama()
         self._model: Any = None
         self._context: Any = None

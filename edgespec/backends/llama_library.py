@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edgespec.errors import BackendError
+from edgespec.errors import BackendError, UsageError
 
 log = logging.getLogger("edgespec.llama_cpp")
 
@@ -57,6 +57,22 @@ def llama() -> ModuleType:
     llama_cpp.llama_backend_init()
     module: ModuleType = llama_cpp
     return module
+
+
+def check_process() -> None:
+    """Before a model is loaded: raise UsageError in a process that was forked from one where a model ran. The
+    library's threads stayed there, and a pass would wait for them for ever."""
+    if _running_in() != os.getpid():
+        raise UsageError(
+            "llama.cpp ran in the process that this one was forked from; start processes with the method "
+            "spawn"
+        )
+
+
+@cache
+def _running_in() -> int:
+    """The process that loads the first model."""
+    return os.getpid()
 
 
 def _share_the_cores() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgespec.backends.llama_library import llama
 from edgespec.convert.convert import Conversion, add_quality, convert
 from edgespec.convert.folder import Report
 from edgespec.errors import UsageError
@@ -20,6 +21,7 @@ def convert_model(
     file = resolve(name)
     if is_onnx(file.path):
         raise UsageError(f"{file.title} is an ONNX model already")
+    llama()  # it is the tokenizer, too: that it is not there is said before minutes of work
     done = convert(file.path, portable=portable, small=small, force=force, progress=progress)
     if not done.fresh:
         note(f"{file.title} was converted before; --force converts it again")

@@ -139,6 +139,7 @@ def test_a_forked_process_is_refused_the_runtime_it_inherited(model_files: Path)
             lambda: runtime.step([answer]),
             lambda: runtime.generate("stay"),
             lambda: runtime.astream("stay"),
+            lambda: edgespec.load(model_files / "target.gguf"),  # would wait for threads that stayed behind
         ]
         child = os.fork()
         if child == 0:
