@@ -48,8 +48,8 @@ def bundle(pair: str, output: str, archive: bool, offline: bool, **options: obje
     The models must be on this machine. Wheels come from the Python package index; what is fetched is said
     before. There, `sh start` installs it all into the folder, and starts a conversation.
     """
-    from edgespec.hub.display import BarProgress
     from edgespec.terminal.answer import write_stdout
+    from edgespec.terminal.bars import BarProgress
     from edgespec.terminal.bundle import make_bundle
 
     with BarProgress() as progress:

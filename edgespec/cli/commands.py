@@ -22,7 +22,7 @@ from edgespec.cli.pull import pull
 from edgespec.cli.run import run
 from edgespec.cli.serve import serve
 from edgespec.cli.trim import trim
-from edgespec.terminal.visible import visible
+from edgespec.visible import visible
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

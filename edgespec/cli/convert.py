@@ -31,8 +31,8 @@ def convert(name: str, portable: bool, small: bool, check: str, force: bool) -> 
 
     The folder beside it is complete by itself: the GGUF file may be deleted.
     """
-    from edgespec.hub.display import BarProgress
     from edgespec.terminal.answer import write_stdout
+    from edgespec.terminal.bars import BarProgress
     from edgespec.terminal.convert import convert_model
 
     with BarProgress() as progress:

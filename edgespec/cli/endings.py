@@ -14,7 +14,7 @@ import click
 
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.terminal.notes import in_words
-from edgespec.terminal.visible import one_line, visible
+from edgespec.visible import one_line, visible
 
 FAILED, USED_WRONGLY, INTERRUPTED = 1, 2, 130
 

@@ -25,8 +25,8 @@ def models(context: click.Context, as_json: bool) -> None:
 @_JSON
 def list_(as_json: bool) -> None:
     """What the catalog offers, and what is on this machine."""
-    from edgespec.hub.display import print_inventory
     from edgespec.hub.inventory import take_inventory
+    from edgespec.terminal.models import print_inventory
 
     inventory = take_inventory()
     if as_json:
@@ -44,9 +44,9 @@ def inspect(name: str, full: bool, as_json: bool) -> None:
 
     NAME is the path of a GGUF file, or any name that `run` takes.
     """
-    from edgespec.hub.display import info_dict, print_info
     from edgespec.hub.gguf_info import read_info
     from edgespec.hub.resolve import resolve
+    from edgespec.terminal.models import info_dict, print_info
 
     info = read_info(resolve(name).path)
     if as_json:
@@ -63,7 +63,7 @@ def rm(name: str, yes: bool) -> None:
     from edgespec.hub.onnx_folder import size_of
     from edgespec.hub.remove import plan_removal, remove
     from edgespec.hub.sizes import human
-    from edgespec.terminal.visible import visible
+    from edgespec.visible import visible
 
     removal = plan_removal(name)
     for file in removal.kept:

@@ -20,8 +20,8 @@ def pull(name: str, source: str, offline: bool) -> None:
 
     Interrupted downloads are resumed. A file gets its name only once its checksum is right.
     """
-    from edgespec.hub.display import BarProgress
     from edgespec.hub.pull import pull as pull_files
+    from edgespec.terminal.bars import BarProgress
 
     with BarProgress() as progress:
         paths = pull_files(name, source=source, offline=offline, progress=progress)  # type: ignore[arg-type]

@@ -38,8 +38,8 @@ def trim(draft: str, keep: int, corpus: tuple[str, ...], small: bool, force: boo
     be drafted: that costs speed, never quality. The name of a pair stands for its draft. The folder beside
     the model is used wherever the model is the draft and runs on ONNX Runtime.
     """
-    from edgespec.hub.display import BarProgress
     from edgespec.terminal.answer import write_stdout
+    from edgespec.terminal.bars import BarProgress
     from edgespec.terminal.trim import trim_model
 
     with BarProgress() as progress:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.errors import UsageError
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 if sys.version_info >= (3, 11):
     import tomllib

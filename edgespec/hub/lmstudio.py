@@ -8,7 +8,7 @@ from pathlib import Path
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.gguf_header import split_parts
 from edgespec.hub.model_file import ModelFile
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 
 def find(name: str) -> ModelFile:

@@ -10,7 +10,7 @@ from typing import Literal
 from edgespec.errors import UsageError
 from edgespec.hub.catalog import CatalogPair, RemoteFile, hub_file, load_catalog
 from edgespec.hub.gguf_header import split_names
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 _COMPARED = 100  # characters; finding close matches takes time with the square of the length
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.model_file import ModelFile
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MODEL = "application/vnd.ollama.image.model"

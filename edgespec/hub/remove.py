@@ -10,7 +10,7 @@ from edgespec.errors import HubError
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
 from edgespec.hub.names import kind_of, path_named, remote_files
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 
 @dataclass(frozen=True)

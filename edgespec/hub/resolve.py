@@ -14,7 +14,7 @@ from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.names import exists, kind_of, pair_named, path_named, remote_files, unknown
 from edgespec.hub.onnx_folder import is_onnx, models_in, size_of
 from edgespec.hub.sizes import human
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 _log = logging.getLogger("edgespec.hub")
 

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails, from_json
 
 from edgespec.server.errors import ApiError
 from edgespec.server.tool_fields import Strict
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 Body = TypeVar("Body", bound=Strict)
 

@@ -14,7 +14,7 @@ from edgespec.decoding.stopping import Token
 from edgespec.device.energy import meter
 from edgespec.device.power import read_slowdown
 from edgespec.terminal.notes import PromptProgress, dim, note
-from edgespec.terminal.visible import visible
+from edgespec.visible import visible
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from edgespec.terminal.answer import write_json
 from edgespec.terminal.notes import note
 from edgespec.terminal.opening import describe, open_pair
 from edgespec.terminal.tables import print_whole
-from edgespec.terminal.visible import visible
+from edgespec.visible import visible
 
 
 def bench(

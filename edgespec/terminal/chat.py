@@ -16,7 +16,7 @@ from edgespec.terminal.answer import closing_remarks, follow, write_stdout
 from edgespec.terminal.lines import Lines, lines
 from edgespec.terminal.notes import PromptProgress, in_words, note, policy_notes
 from edgespec.terminal.opening import describe, open_pair
-from edgespec.terminal.visible import one_line
+from edgespec.visible import one_line
 
 _log = logging.getLogger("edgespec.terminal")
 

@@ -17,7 +17,7 @@ from edgespec.terminal.painting import Painter
 from edgespec.terminal.prompts import pair_and_text
 from edgespec.terminal.round_view import RoundView, view
 from edgespec.terminal.run import result
-from edgespec.terminal.visible import visible
+from edgespec.visible import visible
 
 
 def explain(

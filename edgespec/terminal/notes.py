@@ -8,7 +8,7 @@ from collections.abc import Callable
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from edgespec.terminal.visible import shorten, visible
+from edgespec.visible import shorten, visible
 
 if TYPE_CHECKING:
     from edgespec.control.policy import Policy

@@ -18,7 +18,7 @@ from edgespec.hub.sizes import human
 from edgespec.planning import Plan, best_plan, plans
 from edgespec.terminal.answer import write_stdout
 from edgespec.terminal.tables import print_whole
-from edgespec.terminal.visible import visible
+from edgespec.visible import visible
 
 UNITS = {"K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 _NARROW = (0, 1, 0, 0)

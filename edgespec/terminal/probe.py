@@ -23,7 +23,7 @@ from edgespec.hub.inventory import take_inventory
 from edgespec.hub.sizes import human
 from edgespec.terminal.answer import write_stdout
 from edgespec.terminal.tables import print_whole
-from edgespec.terminal.visible import visible
+from edgespec.visible import visible
 
 
 def probe(refresh: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from edgespec.errors import UsageError
 from edgespec.hub.names import kind_of, path_named
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.sizes import human
-from edgespec.terminal.visible import shorten
+from edgespec.visible import shorten
 
 MOST = 64_000_000
 """bytes of text that are read"""

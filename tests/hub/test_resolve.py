@@ -13,9 +13,9 @@ import pytest
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub import best_installed_pair, resolve, resolve_pair, store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
-from edgespec.hub.display import print_inventory
 from edgespec.hub.inventory import take_inventory
 from edgespec.hub.names import remote_files
+from edgespec.terminal.models import print_inventory
 
 Write = Callable[..., Path]
 

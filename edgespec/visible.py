@@ -1,4 +1,4 @@
-"""Text of others (files, models) on the user's terminal."""
+"""Text of others (files, models) in messages and on the user's terminal."""
 
 from __future__ import annotations
 
