@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -35,6 +37,10 @@ from edgespec.server.page import PREFIX, Page
 from edgespec.server.parsing import parse
 from edgespec.server.turns import Ticket, Turns, Wish
 
+LARGE = 1 << 15
+"""bytes of a body: the schemas in a larger one may take seconds, or minutes"""
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -60,6 +66,7 @@ class Service:
         self._metrics = metrics
         self._model = model
         self._limits = limits
+        self._for_large = ThreadPoolExecutor(1)
         self._since = int(time())
         metrics.watch("edgespec_queue_length", "Requests that wait.", lambda: turns.waiting)
         metrics.watch("edgespec_answering", "Requests that are being answered.", lambda: turns.answering)
@@ -79,7 +86,7 @@ class Service:
         self, request: Request, kind: type[ChatRequest] | type[CompletionRequest]
     ) -> Response:
         body = await read_body(request, self._limits.max_body)
-        asked = await asyncio.to_thread(parse, kind, body)  # a malicious one takes seconds
+        asked = await self._beside(request, body, partial(parse, kind, body))
         self._check_model(asked.model)
         form: Form = TextForm()
         if isinstance(asked, ChatRequest):
@@ -87,7 +94,7 @@ class Service:
             names = [tool.function.name for tool in asked.offered]
             form = ChatForm(names, parallel_calls=asked.parallel_tool_calls is not False)
         try:
-            wishes = await asyncio.to_thread(self._wishes, asked)  # large ones take their time
+            wishes = await self._beside(request, body, partial(self._wishes, asked))
         except EdgespecError as error:
             raise as_api_error(error, asked.model_fields_set) from error
         ticket = Ticket(wishes, asked.model_fields_set)
@@ -105,6 +112,12 @@ class Service:
         finally:
             if not streaming:
                 self._turns.cancel(ticket)
+
+    async def _beside(self, request: Request, body: bytes, work: Callable[[], Result]) -> Result:
+        """What `work` comes to in a thread; of large bodies one at a time, so that they leave some to others.
+        Raises ClientGone when the client leaves before."""
+        pool = self._for_large if len(body) > LARGE else None
+        return await unless_gone(request.receive, asyncio.get_running_loop().run_in_executor(pool, work))
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self._model:

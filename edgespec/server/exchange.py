@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 from starlette.requests import Request
@@ -66,7 +66,7 @@ def _too_large(limit: int) -> ApiError:
     return ApiError(413, message, code="body_too_large")
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
     """What `work` comes to. Raises ClientGone, and cancels it, when the client leaves before."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:

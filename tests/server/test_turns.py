@@ -16,7 +16,7 @@ from waiting import PATIENCE, until
 
 import edgespec
 from edgespec.control.policy import FixedDepth
-from edgespec.server import exchange
+from edgespec.server import app, exchange
 
 from .conftest import Server, loader, served, turns
 
@@ -99,6 +99,41 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(endless: Server) -> Non
         endless.gate.open.set()
         assert all(one.result()["usage"]["completion_tokens"] == 3 for one in waiting)
     assert endless.complete("stay", max_tokens=3)["choices"]
+
+
+def test_large_bodies_that_take_long_to_read_keep_no_others_waiting(
+    endless: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with schemas of thousands of optional properties. Those of clients that left are not read."""
+    body: dict[str, Any] = {"prompt": "stay " * app.LARGE}
+    understood, arrived, begun = threading.Event(), [], []
+
+    def slowly(*asked: Any) -> Any:
+        if len(asked[1]) > app.LARGE:
+            begun.append(asked)
+            assert understood.wait(PATIENCE)
+        return parse(*asked)
+
+    async def counted(*asked: Any) -> bytes:
+        content = await read_body(*asked)
+        arrived.append(content)
+        return content
+
+    parse, read_body = app.parse, app.read_body
+    monkeypatch.setattr(app, "parse", slowly)
+    monkeypatch.setattr(app, "read_body", counted)
+    hang_up = [leaving(endless, TEXT, body) for _ in range(50)]
+    until(lambda: len(arrived) == len(hang_up))
+    try:
+        assert endless.complete("stay", max_tokens=3)
+        for client in hang_up:
+            client()
+        told = f'edgespec_requests_total{{path="{TEXT}",status="499"}} {len(hang_up)}.0'
+        until(lambda: told in endless.http.get("/metrics").text)
+    finally:
+        understood.set()
+    assert endless.post(TEXT, body).status_code == 400
+    assert len(begun) == 2
 
 
 def test_more_requests_than_are_taken_at_once_are_told_to_come_back(endless_file: Path) -> None:
