@@ -262,8 +262,8 @@ def _check_name(folder: Path) -> None:
         str(folder).encode("utf-8")
     except UnicodeEncodeError as error:
         raise ModelError(
-            f"{folder.parent} has a name that is no valid Unicode, by which ONNX Runtime opens no file; "
-            "rename it, or convert the model elsewhere"
+            f"{folder.name} in {folder.parent} would have a name that is no valid Unicode, by which ONNX "
+            "Runtime opens no file; rename the model, or the folder it is in"
         ) from error
 
 
