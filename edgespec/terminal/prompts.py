@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -10,6 +12,7 @@ from edgespec.errors import UsageError
 from edgespec.hub.names import kind_of, path_named
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.sizes import human
+from edgespec.terminal.notes import note
 from edgespec.visible import shorten
 
 MOST = 64_000_000
@@ -23,7 +26,8 @@ def pair_and_text(
     """The pair, if one is named, and the prompt's text.
 
     One word is the prompt, unless it names a model: then the prompt is on stdin. A prompt of - also
-    is. The final newline that shells and editors add is dropped, except where `raw` asks for the
+    is, and so is a file of -. What a file holds stands behind a prompt that is given too, as a paragraph of
+    its own. The final newline that shells and editors add is dropped, except where `raw` asks for the
     text as it is.
     """
     if raw and system is not None:
@@ -32,19 +36,34 @@ def pair_and_text(
         raise UsageError(
             f"{len(words)} arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"
         )
+    pair, word = _told_apart(words, file is not None)
+    if word == file == "-":
+        raise UsageError("PROMPT and --file are both -, and stdin can be read once; give one of them")
+    parts = []
+    if word is not None:
+        parts.append(_stdin(raw, asked=True) if word == "-" else word)
     if file is not None:
-        if len(words) > 1:
-            raise UsageError("a prompt as an argument and with --file; give one of them")
-        pair, text = next(iter(words), None), _without_newline(read_text(file), raw)
-    elif len(words) == 2:
-        pair, text = words[0], _given(words[1], raw)
-    elif words and not _names_model(words[0]):
-        pair, text = None, _given(words[0], raw)
-    else:
-        pair, text = next(iter(words), None), _stdin(raw)
+        parts.append(_stdin(raw, asked=True) if file == "-" else _without_newline(read_text(file), raw))
+        if not parts[-1].strip() and not raw:
+            raise UsageError(f"there is no text {'on stdin' if file == '-' else f'in {shorten(file)}'}")
+    if not parts:
+        parts.append(_stdin(raw))
+    elif "-" not in (word, file) and _something_on_stdin():
+        note("what is on stdin is not read; --file - puts it behind the prompt")
+    text = ("" if raw else "\n\n").join(parts)
     if not text.strip() and not raw:
         raise UsageError("the prompt is empty; give some text")
     return pair, text
+
+
+def _told_apart(words: Sequence[str], file: bool) -> tuple[str | None, str | None]:
+    """Pair and prompt; with a file, a single word is a prompt only if no model could be called so."""
+    if len(words) == 2:
+        return words[0], words[1]
+    word = next(iter(words), None)
+    if word is None or (word != "-" and (_names_model(word) or (file and not any(map(str.isspace, word))))):
+        return word, None
+    return None, word
 
 
 def read_text(file: str) -> str:
@@ -66,14 +85,29 @@ def _text(opened: BinaryIO, name: str) -> str:
         raise UsageError(f"{name} is not UTF-8 text (byte {error.start})") from error
 
 
-def _given(word: str, raw: bool) -> str:
-    return _stdin(raw, asked=True) if word == "-" else word
-
-
 def _stdin(raw: bool, asked: bool = False) -> str:
     if sys.stdin.isatty() and not asked:
         raise UsageError(PROMPT_MISSING)
     return _without_newline(_text(sys.stdin.buffer, "what is on stdin"), raw)
+
+
+def _something_on_stdin() -> bool:
+    """Whether a pipe or a file has something to read there, as far as can be seen without reading it."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+    import termios
+
+    try:
+        stdin = sys.stdin.fileno()
+        found = os.fstat(stdin)
+        if stat.S_ISREG(found.st_mode):
+            return os.lseek(stdin, 0, os.SEEK_CUR) < found.st_size
+        if not stat.S_ISFIFO(found.st_mode):
+            return False
+        return any(fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)))
+    except OSError:
+        return False
 
 
 def _without_newline(text: str, raw: bool) -> str:

@@ -135,9 +135,42 @@ def test_the_prompt_may_come_from_a_file_or_stdin(
     for words, stdin in [
         (("--file", file), ""),
         (("-",), PROMPT + "\n"),
+        (("--file", "-"), PROMPT + "\n"),
         ((), PROMPT),  # one word, which names a model: the prompt is in the pipe
     ]:
         assert found(*words, stdin=stdin) == expected
+
+
+def test_a_file_or_stdin_may_stand_behind_the_prompt(
+    edgespec: Edgespec, pair: list[object], tmp_path: Path
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("say\n")
+    options = ("--max-tokens", 9, "--json")
+
+    def found(*words: object, stdin: str = "") -> tuple[list[int], int]:
+        json = edgespec("run", *pair, *words, *options, stdin=stdin).json
+        return json["tokens"], json["stats"]["prompt_tokens"]
+
+    expected = found("stay\n\nsay")
+    assert found("stay", "--file", file) == expected
+    assert found("stay", "--file", "-", stdin="say\n") == expected
+    assert found("-", "--file", file, stdin="stay\n") == expected
+
+
+def test_a_word_beside_a_file_is_a_model_and_several_are_a_prompt(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("say")
+    assert pair_and_text(("no-such-model",), str(file), None, False) == ("no-such-model", "say")
+    assert pair_and_text(("What is this?",), str(file), None, False) == (None, "What is this?\n\nsay")
+    assert pair_and_text(("What is this? ",), str(file), None, True) == (None, "What is this? say")
+
+
+def test_what_waits_on_stdin_unread_is_told(edgespec: Edgespec, endless: Path, tmp_path: Path) -> None:
+    words = ("run", endless, "stay", "--draft", "ngram", "--max-tokens", 3)
+    assert edgespec(*words, stdin="").err == ""
+    assert "what is on stdin is not read; --file -" in edgespec(*words, stdin="say").err
+    assert edgespec(*words, "--file", "-", stdin="say").err == ""
 
 
 def test_raw_continues_the_text_as_it_is(edgespec: Edgespec, model_files: Path) -> None:
