@@ -46,18 +46,22 @@ class ChatPage:
         """Open it as somebody who has never been there, on a screen of this size."""
         width, height = SIZES[size]
         phone = size == "phone"
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
         chrome.get("about:blank")
         chrome.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
-        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        page = cls(chrome, url)
+        page.has_screen(width, height, phone)
         chrome.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": phone})
         colours = [{"name": "prefers-color-scheme", "value": scheme}]
         chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
         for log in ("browser", "performance"):
             chrome.get_log(log)  # what was before is not about us
-        page = cls(chrome, url)
         page.load()
         return page
+
+    def has_screen(self, width: int, height: int, phone: bool) -> None:
+        """From now on."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+        self.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def load(self) -> None:
         """Go there, or there again."""

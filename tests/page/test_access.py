@@ -111,6 +111,15 @@ def test_all_controls_can_be_touched(chrome: Chrome, scripted: Server) -> None:
     assert wide == 390
 
 
+def test_the_message_box_fits_its_text_when_a_phone_is_turned(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url, "phone")
+    box = page.by_id("input")
+    box.send_keys("as long as several lines are " * 5)
+    upright = box.size["height"]
+    page.has_screen(844, 390, phone=True)
+    page.until(lambda: box.size["height"] < upright)
+
+
 def test_the_colours_follow_the_system_unless_they_are_chosen(chrome: Chrome, scripted: Server) -> None:
     def background() -> str:
         return str(page.script("return getComputedStyle(document.body).backgroundColor"))

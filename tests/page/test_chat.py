@@ -349,6 +349,7 @@ def test_a_full_queue_is_told_in_words_and_can_be_tried_again(chrome: Chrome, en
     page.say("stay")
     page.until(lambda: page.all(".error"))
     assert "busy" in page.all(".error")[0].text and "Try again in" in page.all(".error")[0].text
+    page.until(lambda: page.announced == "")  # the error is an alert
     endless.gate.open.set()
     for other in others:
         other.join()

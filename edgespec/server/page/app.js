@@ -93,8 +93,12 @@ async function answer() {
   else sidebar.show(conversations.values(), current.id, { open, rename, remove });
   const tokens = conversation.messages.at(-1)?.stats?.tokens ?? 0;
   if (outcome === "done") announce(`Answer complete, ${tokens} tokens`);
-  else if (outcome === "stopped" && !answering.isRunning(conversation.id)) announce("Stopped");
-  else if (outcome.kind === "unreachable" || outcome.kind === "key") connection.check(() => {});
+  else if (answering.isRunning(conversation.id)) return;
+  else if (outcome === "stopped") announce("Stopped");
+  else {
+    announce(""); // the error speaks for itself
+    if (outcome.kind === "unreachable" || outcome.kind === "key") connection.check(() => {});
+  }
 }
 
 function edit(message, text) {
@@ -222,6 +226,7 @@ function submit() {
 }
 
 input.addEventListener("input", fit);
+addEventListener("resize", fit); // a phone was turned: lines break elsewhere
 input.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing || touch.matches) return;
   event.preventDefault();
