@@ -8,6 +8,7 @@ from pathlib import Path
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.gguf_header import split_parts
 from edgespec.hub.model_file import ModelFile
+from edgespec.hub.names import path_named
 from edgespec.visible import shorten
 
 
@@ -49,7 +50,7 @@ def list_models() -> list[ModelFile]:
 
 
 def _roots() -> tuple[Path, Path]:
-    return Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"
+    return path_named("~/.lmstudio/models"), path_named("~/.cache/lm-studio/models")
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgespec.errors import ModelError, UsageError
 from edgespec.hub.model_file import ModelFile
+from edgespec.hub.names import path_named
 from edgespec.visible import shorten
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -44,8 +45,8 @@ def list_models() -> list[ModelFile]:
 
 def _roots() -> Iterator[Path]:
     if folder := os.environ.get("OLLAMA_MODELS"):
-        yield Path(folder).expanduser()
-    yield Path.home() / ".ollama" / "models"
+        yield path_named(folder)
+    yield path_named("~/.ollama/models")
     yield Path("/usr/share/ollama/.ollama/models")  # of the system service
 
 

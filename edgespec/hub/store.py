@@ -20,8 +20,9 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from edgespec.errors import HubError, ModelError
+from edgespec.errors import HubError, ModelError, UsageError
 from edgespec.hub.catalog import RemoteFile
+from edgespec.hub.names import path_named
 from edgespec.hub.progress import Progress
 from edgespec.hub.sizes import human
 
@@ -44,9 +45,12 @@ class Record:
 
 
 def home() -> Path:
-    """The models folder: `$EDGESPEC_HOME/models`, or the user's data folder. It need not exist."""
+    """The models folder: `$EDGESPEC_HOME/models`, or the user's data folder. It need not exist. Raises
+    UsageError where nobody has a home and none is given."""
     base = os.environ.get("EDGESPEC_HOME")
-    folder = Path(base).expanduser() if base else platformdirs.user_data_path("edgespec")
+    folder = path_named(base) if base else platformdirs.user_data_path("edgespec")
+    if folder.parts[0].startswith("~"):  # stays where there is no such home
+        raise UsageError(f"{folder} is nobody's home, to keep models in; set EDGESPEC_HOME to a folder")
     return folder.absolute() / "models"
 
 

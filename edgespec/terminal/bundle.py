@@ -6,6 +6,7 @@ from pathlib import Path
 
 from edgespec.bundle.bundle import Order, make
 from edgespec.bundle.machine import machine
+from edgespec.hub.names import path_named
 from edgespec.hub.offline import offline as asked_offline
 from edgespec.hub.progress import Progress
 
@@ -24,9 +25,9 @@ def make_bundle(
     wheels: tuple[str, ...],
 ) -> Path:
     """Make it; where it is. An archive's name ends in .tar."""
-    place = Path(output).expanduser()
+    place = path_named(output)
     if archive and place.suffix != ".tar":
         place = place.with_name(f"{place.name}.tar")
-    folders = tuple(Path(folder).expanduser().absolute() for folder in wheels)
+    folders = tuple(path_named(folder).absolute() for folder in wheels)
     order = Order(pair, place, machine(platform, python), backend, extras, folders, archive)
     return make(order, offline or asked_offline(), progress)

@@ -433,3 +433,17 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> Non
     os.mkfifo(tmp_path / name)
     with pytest.raises(ModelError, match="not a regular file"):
         resolve(str(tmp_path / name))
+
+
+def test_who_has_no_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown_user(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "EDGESPEC_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown_user)
+    for wanted in ("nothing", "ollama:nothing", "lmstudio:nothing/nothing"):
+        with pytest.raises((UsageError, ModelError)):
+            resolve(wanted)
+    with pytest.raises(UsageError, match="set EDGESPEC_HOME to a folder"):
+        take_inventory()
