@@ -15,6 +15,7 @@ from pydantic import (
     JsonValue,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_after_validator_function
 from typing_extensions import Self
@@ -337,8 +338,9 @@ class ChatRequest(Completing):
 
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=CHOICES, fail_fast=True)]
-IdLists = Annotated[list[Ids], Field(min_length=1, max_length=CHOICES, fail_fast=True)]
+_FEW: JsonDict = {"maxItems": CHOICES}  # told once it is known which kind of prompts they are: `_not_too_many`
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True, json_schema_extra=_FEW)]
+IdLists = Annotated[list[Ids], Field(min_length=1, fail_fast=True, json_schema_extra=_FEW)]
 
 
 class CompletionRequest(Completing):
@@ -354,6 +356,8 @@ class CompletionRequest(Completing):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
+        if len(self.prompts) > CHOICES:
+            raise _wrong("prompt", f"it holds {len(self.prompts)} prompts; at most {CHOICES} are answered at once")
         if len(self.prompts) * self.choices > CHOICES:
             raise _wrong("n", f"prompts times n must be at most {CHOICES}")
         return self
