@@ -49,7 +49,7 @@ STALE = 32
 """tokens after which a drafter that is not used is worth another look, if the ledger and the purse allow"""
 PLAIN = ""
 """stands for plain decoding where a drafter's name may stand"""
-NOT_ASKED = "nobody is asked: there is no room for a draft, or no drafter left"
+NOT_ASKED = "nothing can be drafted: no token may follow the next one, or no drafter is left"
 """what is said of a round behind the first in which the controller was not asked"""
 PLAIN_STALE = 256
 """rounds after which T(1) is worth another look"""

@@ -124,7 +124,7 @@ def test_a_round_in_which_nobody_was_asked_is_not_explained_by_the_one_before() 
     policy.observe(finished(4, 4))
     assert policy.explain().startswith("model, depth ")
     policy.observe(finished(0, 0, None))
-    assert policy.explain().startswith("plain: nobody is asked")
+    assert policy.explain().startswith("plain: nothing can be drafted")
     assert "before: model, depth " in policy.explain()
 
 
