@@ -49,7 +49,7 @@ def home() -> Path:
     UsageError where nobody has a home and none is given."""
     base = os.environ.get("EDGESPEC_HOME")
     folder = path_named(base) if base else platformdirs.user_data_path("edgespec")
-    if folder.parts[0].startswith("~"):  # stays where there is no such home
+    if str(folder).startswith("~"):  # stays where there is no such home
         raise UsageError(f"{folder} is nobody's home, to keep models in; set EDGESPEC_HOME to a folder")
     return folder.absolute() / "models"
 
@@ -255,7 +255,10 @@ def _write_record(path: Path, record: Record) -> None:
 
 def sync(path: Path) -> None:
     """Have a file's data, or a folder's names, reach the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDWR)  # Windows does it only for those who may write
+    except OSError:  # a folder, or what may only be read
+        descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

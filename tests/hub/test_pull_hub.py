@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -411,3 +412,18 @@ def test_a_disk_full_at_the_record_leaves_nothing_of_it(
     with pytest.raises(HubError, match="No space left"):
         pull("hf:maker/tiny/tiny.gguf")
     assert [path for path in store_root.rglob("*.verified.json*") if path.is_file()] == []
+
+
+def test_a_pull_ends_well_where_only_those_who_may_write_can_have_data_reach_the_disk(
+    hub: FakeHub, store_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows."""
+
+    def fsync(descriptor: int) -> None:
+        if not fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
+    hub.add("maker/tiny/tiny.gguf", b"GGUF" + bytes(96))
+    monkeypatch.setattr(os, "fsync", fsync)
+    (path,) = pull("hf:maker/tiny/tiny.gguf")
+    assert path.read_bytes() == b"GGUF" + bytes(96)
