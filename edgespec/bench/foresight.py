@@ -176,7 +176,7 @@ class _Known(Lengths):
 
 
 class _Bottomless(Purse):
-    def holds(self, plain: float) -> float:
+    def holds(self, plain: float, known: bool = False) -> float:
         return math.inf
 
 

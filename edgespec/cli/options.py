@@ -249,7 +249,9 @@ def prompting(command: Command) -> Command:
         (
             click.argument("words", nargs=-1, metavar="[PAIR] PROMPT"),
             click.option(
-                "--file", type=click.Path(), metavar="FILE",
+                "--file",
+                type=click.Path(),
+                metavar="FILE",
                 help="Read the prompt from a file (UTF-8), or what stands behind PROMPT; - is stdin.",
             ),
             click.option("--system", metavar="TEXT", help="The system message."),

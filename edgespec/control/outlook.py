@@ -96,7 +96,7 @@ class Outlook:
     def affordable(self, room: int, each: float, first: float) -> int:
         """The depth up to which a round of which nothing is accepted stays within the purse."""
         verify = self.verify
-        limit = verify[1] + self.purse.holds(verify[1])
+        limit = verify[1] + self.purse.holds(verify[1], known=each == 0.0)
         if first + room * each + self._dearest <= limit:
             return room
         for j in range(1, room + 1):

@@ -338,7 +338,7 @@ class ChatRequest(Completing):
 
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
-_FEW: JsonDict = {"maxItems": CHOICES}  # told once it is known which kind of prompts they are: `_not_too_many`
+_FEW: JsonDict = {"maxItems": CHOICES}  # refused by `_not_too_many`, once it is known what the prompts are
 Texts = Annotated[list[str], Field(min_length=1, fail_fast=True, json_schema_extra=_FEW)]
 IdLists = Annotated[list[Ids], Field(min_length=1, fail_fast=True, json_schema_extra=_FEW)]
 
@@ -357,7 +357,7 @@ class CompletionRequest(Completing):
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
         if len(self.prompts) > CHOICES:
-            raise _wrong("prompt", f"it holds {len(self.prompts)} prompts; at most {CHOICES} are answered at once")
+            raise _wrong("prompt", f"it holds {len(self.prompts)} prompts; {CHOICES} are answered at once")
         if len(self.prompts) * self.choices > CHOICES:
             raise _wrong("n", f"prompts times n must be at most {CHOICES}")
         return self

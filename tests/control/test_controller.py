@@ -161,14 +161,24 @@ def test_it_stops_where_the_next_q_shows_no_confidence() -> None:
 
 
 def test_a_round_never_risks_more_than_the_purse_holds() -> None:
-    dear = {1: 1.0, 2: 1.5, 3: 2.4, 24: 6.0}
+    dear = {1: 1.0, 2: 1.35, 3: 2.4, 24: 6.0}
     policy = controller(costs=dear, accept=0.99)
-    policy.choose([LOOKUP], list(range(100)), 20)
+    policy.choose([MODEL], list(range(100)), 20)
     assert policy.decision.depth == 1  # it may lose half a second
     for _ in range(20):
-        policy.observe(finished(1, 1, "ngram", policy.target.seconds(2)))
-    policy.choose([LOOKUP], list(range(100)), 20)
+        policy.observe(finished(1, 1, "model", policy.target.seconds(2)))
+    policy.choose([MODEL], list(range(100)), 20)
     assert policy.decision.depth > 8  # and what was gained
+
+
+@pytest.mark.parametrize(("says", "let"), [(5, True), (7, False)], ids=["right", "wrong"])
+def test_lookup_is_let_when_it_has_won_on_paper_what_it_may_lose(says: int, let: bool) -> None:
+    lookup = Fake("ngram", Offer(token=says, confidences=[0.9] * 32))
+    policy = controller(costs={1: 1.0, 2: 1.4}, accept=0.99)
+    policy.start(None)
+    assert policy.choose([lookup], list(range(100)), 20).drafter is None  # though it promises to pay
+    policy.observe(finished(0, 0, None))
+    assert (policy.choose([lookup], list(range(100)), 20).drafter is lookup) == let
 
 
 def test_drafting_is_compared_with_plain_decoding_as_it_was_last_seen() -> None:

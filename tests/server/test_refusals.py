@@ -294,4 +294,4 @@ def test_chat_without_a_template_is_refused(model_files: Path) -> None:
 def test_too_many_prompts_are_counted(tiny: Server) -> None:
     for prompts in (["stay"] * 129, [[1, 2]] * 129):
         error = refusal(tiny.post(TEXT, {"prompt": prompts}), 400)
-        assert error["message"] == "prompt: it holds 129 prompts; at most 128 are answered at once"
+        assert error["message"] == "prompt: it holds 129 prompts; 128 are answered at once"
