@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 WINDOW = 7
@@ -28,6 +28,8 @@ TRUSTED = 2
 """observations of a size that weigh as much as the interpolation between its neighbours"""
 SURPRISE = 0.25
 """a single pass counts as at most this far (in log) from what its size should have cost"""
+LEAN_MEMORY = 50
+"""passes of a size that is known over which it is learned to which side their surprises lean"""
 LONGEST = 64
 """larger passes occur in reading a prompt, not in verifying: they cost so much a token"""
 MOST = math.log(4.0)
@@ -57,7 +59,11 @@ class CostCurve:
         self._per_context = per_context
         self._shape = [0.0] * (LONGEST + 1)
         self._seen = [0] * (LONGEST + 1)
+        self._lean = [0.0] * (LONGEST + 1)
+        """the surprise that is usual of a size: passes take longer now and then, and never much shorter"""
         self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._sizes: deque[int] = deque(maxlen=WINDOW)
+        """of the recent passes"""
         self._log_scale = 0.0
         self._recall(known)
         self._started_from = self._shape.copy()
@@ -101,12 +107,16 @@ class CostCurve:
             self._single = seconds / (1.0 + self._per_context * length)
         deviation = math.log(seconds / self._at_scale_one(n, length))
         self._recent.append(deviation)
-        # The points count as one more pass at the old scale: the first outlier alone moves nothing.
-        known = self._recent if len(self._recent) > 2 else (*self._recent, 0.0, 0.0)
-        self._log_scale = sorted(known)[len(known) // 2]  # the median, or next to it
+        self._sizes.append(n)
+        self._log_scale = _middle(self._recent)
         surprise = max(-SURPRISE, min(SURPRISE, deviation - self._log_scale))
         self._seen[n] += 1
-        self._shape[n] += surprise / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
+        if self._seen[n] > SHAPE_MEMORY:  # what surprised before was its shape
+            self._lean[n] += (surprise - self._lean[n]) / LEAN_MEMORY
+        # To where all surprises lean is the noise, which a median does not see, and no size's own. Else it
+        # would add up for as long as the process lives, and what is not seen meanwhile look ever cheaper.
+        own = surprise - _middle([self._lean[size] for size in self._sizes])
+        self._shape[n] += own / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
         self._shaped[n] = self._base[n] * math.exp(self._shape[n])
 
     def as_dict(self) -> dict[str, Any]:
@@ -138,6 +148,13 @@ class CostCurve:
         else:
             shaped = self._base[LONGEST] + self._slope * (n - LONGEST)
         return shaped * (1.0 + self._per_context * length)
+
+
+def _middle(recent: Collection[float]) -> float:
+    """The median of the last passes, or next to it. The points count as one more, at 0: the first outlier
+    alone moves nothing."""
+    known = recent if len(recent) > 2 else (*recent, 0.0, 0.0)
+    return sorted(known)[len(known) // 2]
 
 
 def _interpolated(points: Mapping[int, float], n: int) -> float:

@@ -39,6 +39,20 @@ def test_three_outliers_in_a_row_leave_no_trace() -> None:
     assert curve.seconds(1) < before * 1.06
 
 
+@pytest.mark.parametrize(("seen", "unseen"), [((1,), 4), ((4, 5, 6), 1)])
+def test_what_is_not_seen_for_long_looks_no_cheaper_for_the_hiccups_of_what_is(
+    seen: tuple[int, ...], unseen: int
+) -> None:
+    """Every tenth pass takes longer, and none shorter: noise that leans to one side."""
+    curve = CostCurve(Q4_0)
+    costs = {n: curve.seconds(n) for n in (*seen, unseen)}
+    for i in range(10_000):
+        n = seen[i % len(seen)]
+        curve.observe(n, 0, costs[n] * (1.3 if i % 10 == 9 else 1.0))
+    for n, seconds in costs.items():
+        assert curve.seconds(n) == pytest.approx(seconds, rel=0.2)
+
+
 def test_throttling_by_half_is_followed_within_four_passes_at_every_size() -> None:
     curve = CostCurve(Q4_0)
     for _ in range(20):
