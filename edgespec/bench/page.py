@@ -39,7 +39,7 @@ def page(
         conditions=_conditions(found),
         referenced="reference_geomean_speedup" in found,
         beside=all("reference" in r.runs for r in results),
-        memory=human(found["peak_memory"]),
+        memory=None if found["peak_memory"] is None else human(found["peak_memory"]),
         figures=[*_figures(found, results, curves), _regret(verdicts)],
         groups=[*found["categories"].items(), ("all", found)],
         prompts=list(map(of_prompt, results)),

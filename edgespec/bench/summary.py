@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean, mean, median
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.bench.run import Compared, Way
+from edgespec.device.memory import peak_memory
 from edgespec.errors import UsageError
 
 RESAMPLES = 2000
@@ -45,7 +45,7 @@ def summary(
         "machine_bytes_per_second": bandwidth,
         "bandwidth_share": rate / bandwidth if rate else None,
         "same_tokens": sum(compared) / len(compared) if compared else None,
-        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory": peak_memory(),
         "categories": {name: _category(group, against) for name, group in _grouped(timed).items()},
     }
 

@@ -7,6 +7,7 @@ MemoryMax), and of its address space (`ulimit -v`).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,16 @@ def find_available(proc: Path = PROC, cgroup: Path = CGROUP) -> Available:
 def resident_memory(proc: Path = PROC) -> int:
     """Bytes that this process has in memory now; 0 where the system does not say."""
     return _kilobytes(text_of(proc / "self/status"), "VmRSS") or 0
+
+
+def peak_memory() -> int | None:
+    """The most bytes that this process has had in memory; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
 
 
 @dataclass(frozen=True)

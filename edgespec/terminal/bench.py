@@ -263,7 +263,8 @@ def closing_lines(found: Mapping[str, Any]) -> list[str]:
         if same is None
         else f"{same:.0%} of the answers are token for token those of plain decoding"
     )
-    lines.append(f"peak memory {human(found['peak_memory'])}, of all models together")
+    if found["peak_memory"] is not None:
+        lines.append(f"peak memory {human(found['peak_memory'])}, of all models together")
     if found["too_short"]:
         lines.append(f"{found['too_short']} answers were too short to be timed and do not count")
     return lines

@@ -105,3 +105,11 @@ def test_without_reference_or_replay_it_says_less(changed: dict[str, Any]) -> No
     text = Parsed(page(SETTINGS | changed | summary(results, 45e9), results, (), "there is no draft")).text
     assert "× reference" not in text
     assert "Not shown: there is no draft." in text
+
+
+def test_a_peak_that_nobody_knows_is_not_shown() -> None:
+    need_module("matplotlib")
+    results = [compared()]
+    found = SETTINGS | summary(results, 45e9) | {"peak_memory": None}
+    text = Parsed(page(found, results, (), "there is no draft")).text
+    assert "at the peak" not in text

@@ -131,6 +131,18 @@ def test_tokens_per_joule_are_of_decoding_and_compared_with_plain_decodings() ->
     assert summary([compared()], 45e9)["tokens_per_joule"] is None
 
 
+def test_where_the_system_does_not_tell_the_peak_the_report_does_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = {"machine_measured": "today"}
+    said = closing_lines(summary([compared()], 45e9) | measured)
+    assert any("peak memory" in line for line in said)
+    monkeypatch.setattr("edgespec.bench.summary.peak_memory", lambda: None)
+    found = summary([compared()], 45e9)
+    assert found["peak_memory"] is None
+    assert not any("peak memory" in line for line in closing_lines(found | measured))
+
+
 def test_end_to_end_counts_the_prompt_and_what_the_draft_reads_of_it() -> None:
     one = compared()
     assert one.end_to_end("plain") == pytest.approx(101 / 12.0)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from edgespec.device.memory import UNKNOWN, Available, available_memory, find_available, total_memory
+from edgespec.device.memory import (
+    UNKNOWN,
+    Available,
+    available_memory,
+    find_available,
+    peak_memory,
+    total_memory,
+)
 
 GIB = 1 << 30
 
@@ -86,3 +95,17 @@ def test_a_system_that_says_nothing_is_taken_to_be_small(tmp_path: Path) -> None
     assert total_memory(tmp_path, tmp_path) == UNKNOWN
     found = find_available(tmp_path, tmp_path)
     assert found.bytes == UNKNOWN and "does not say" in found.source
+
+
+@pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
+def test_the_peak_is_in_bytes_whatever_the_system_counts_in(
+    system: str, unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=5000))
+    monkeypatch.setattr(sys, "platform", system)
+    assert peak_memory() == 5000 * unit
+
+
+def test_windows_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() is None
