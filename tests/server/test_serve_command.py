@@ -20,6 +20,7 @@ import pytest
 from waiting import PATIENCE, until
 
 import edgespec
+from edgespec.server.serve import _bind
 from edgespec.terminal.serve import serve
 
 COMMAND = [sys.executable, "-m", "edgespec", "serve"]
@@ -212,6 +213,14 @@ def test_a_port_that_was_taken_while_the_models_were_loaded_is_said(
         monkeypatch.setattr("edgespec.server.serve.load", slowly)
         with pytest.raises(edgespec.UsageError, match=r"cannot listen on 127\.0\.0\.1"):
             serve(str(model_files / "target.gguf"), {"draft": "none"}, {"port": other.getsockname()[1]})
+
+
+def test_windows_is_not_asked_to_reuse_an_address_where_that_lets_several_servers_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with _bind("127.0.0.1", 0) as listening:
+        assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 0
 
 
 def test_a_model_that_is_not_there_is_said() -> None:
