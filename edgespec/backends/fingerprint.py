@@ -26,9 +26,11 @@ def fingerprint(path: Path) -> str:
 def identity(path: Path) -> str:
     """16 hexadecimal digits that tell a model from others, and are the same for copies of it: of a file its
     size, its ends and samples of what lies between them; of a folder (ONNX) the names and sizes of what is in
-    it."""
+    it, but for what is hidden: a Mac leaves .DS_Store wherever somebody looked."""
     if path.is_dir():
-        files = sorted((str(f.relative_to(path)), f.stat().st_size) for f in path.rglob("*") if f.is_file())
+        places = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
+        shown = [place for place in places if not any(part.startswith(".") for part in place.parts)]
+        files = sorted((str(place), (path / place).stat().st_size) for place in shown)
         return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
     return _content(path)[:16]
 

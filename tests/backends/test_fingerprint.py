@@ -66,3 +66,12 @@ def test_an_onnx_model_is_told_by_the_files_of_its_folder(tmp_path: Path) -> Non
     assert fingerprint(tmp_path) == before
     (tmp_path / "model.onnx").write_bytes(b"a graph")
     assert identity(tmp_path) != before
+
+
+def test_what_is_hidden_in_a_folder_is_no_part_of_its_model(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"graph")
+    before = identity(tmp_path)
+    (tmp_path / ".DS_Store").write_bytes(b"how the window looked")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_bytes(b"ref")
+    assert identity(tmp_path) == fingerprint(tmp_path) == before
