@@ -35,8 +35,9 @@ def dim(text: str) -> str:
 
 
 def _dumb() -> bool:
-    """Whether the terminal does nothing but print what it gets."""
-    return os.environ.get("TERM") == "dumb"
+    """Whether the terminal does nothing but print what it gets, as a console of Windows that was not told
+    otherwise."""
+    return os.environ.get("TERM") == "dumb" or sys.platform == "win32"
 
 
 def policy_notes(policy: Policy) -> Callable[[Round], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from edgespec.decoding.rounds import Stats
 from edgespec.terminal.answer import closing_remarks
-from edgespec.terminal.notes import PromptProgress
+from edgespec.terminal.notes import PromptProgress, note
 
 
 class Terminal(io.StringIO):
@@ -38,6 +39,15 @@ def test_progress_fits_into_the_line_or_it_could_not_be_cleared(monkeypatch: pyt
 
 def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, TERM="dumb") == ""
+
+
+def test_a_console_of_windows_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert shown(monkeypatch, TERM="xterm") == ""
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    note("a remark")
+    assert terminal.getvalue() == "edgespec: a remark\n"
 
 
 def test_a_report_shows_what_names_of_files_hold_and_does_not_obey_it(
