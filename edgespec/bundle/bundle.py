@@ -76,14 +76,19 @@ def _make(order: Order, extras: Sequence[str], temporary: Path, offline: bool, p
     for model in models.all:
         sums |= _copy(model, folder, progress)
     pip = next(wheel.file for wheel in wheels if wheel.name == "pip")
-    (folder / "start").write_text(start_script(order.machine, order.backend, models, extras, pip), "utf-8")
+    _write(folder / "start", start_script(order.machine, order.backend, models, extras, pip))
     (folder / "start").chmod(0o755)
-    (folder / "README.txt").write_text(readme(order.pair, order.machine, models), "utf-8")
+    _write(folder / "README.txt", readme(order.pair, order.machine, models))
     for file in [folder / "start", folder / "README.txt", *(folder / "wheels").iterdir()]:
         sums[file.relative_to(folder).as_posix()] = store.sha256_of(file)
     lines = [f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())]
-    (folder / "SHA256SUMS").write_text("".join(lines), "utf-8")
+    _write(folder / "SHA256SUMS", "".join(lines))
     return _pack(folder, progress) if order.archive else folder
+
+
+def _write(file: Path, text: str) -> None:
+    """With the line ends that shells take: the bundle may be made on Windows, for another machine."""
+    file.write_text(text, "utf-8", newline="\n")
 
 
 def _refuse_existing(output: Path) -> None:

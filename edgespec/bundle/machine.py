@@ -59,6 +59,7 @@ class Machine:
             "platform_machine": self.processor,
             "platform_system": self.system,
             "sys_platform": self.system.lower(),
+            "os_name": "posix",
         }
         return here | there
 

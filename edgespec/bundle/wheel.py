@@ -51,7 +51,7 @@ class Wheel:
     def here(self) -> Path | None:
         """Where it lies, if that is on this machine."""
         parts = urlsplit(self.url)
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        return Path(urllib.request.url2pathname(parts.path)) if parts.scheme == "file" else None
 
     def pinned(self) -> str:
         """A requirement that this file alone meets."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import nturl2path
 import os
 import shutil
+import urllib.request
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from edgespec import ModelError, UsageError, __version__
@@ -16,6 +19,7 @@ from edgespec.bundle import models
 from edgespec.bundle.bundle import Order, make
 from edgespec.bundle.machine import machine
 from edgespec.bundle.models import choose
+from edgespec.bundle.shelf import Shelf
 from edgespec.bundle.wheel import Wheel, lacking
 from edgespec.convert.folder import folder_for
 from edgespec.hub.progress import LogProgress
@@ -81,6 +85,30 @@ def test_wheels_are_those_of_the_other_machine_and_its_python(
     assert "llama_cpp_python-2.0-py3-none-manylinux_2_35_aarch64.whl" in newer
     script = (tmp_path / "old/start").read_text("utf-8")
     assert "processor=aarch64\n" in script and "python_version=3.10\n" in script
+
+
+def test_a_bundle_made_on_windows_is_one_for_its_machine(
+    shelf: Path, model_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There text files get other line ends, which no shell takes, and `file:` means a path with a drive."""
+
+    def write_text(file: Path, text: str, encoding: str, newline: str = "\r\n") -> int:
+        return file.write_bytes(text.replace("\n", newline).encode(encoding))
+
+    pip = Wheel("pip", "1.0", (shelf / "pip-1.0-py3-none-any.whl").as_uri(), None, ())
+    there = machine(PI, "3.10")
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "gather", lambda *_: [pip])
+        patch.setattr(Path, "write_text", write_text)
+        order = Order(str(model_files / "target.gguf"), tmp_path / "pi", there, "llama.cpp", (), (shelf,))
+        made = make(order, True, LogProgress())
+    assert not any(b"\r" in (made / name).read_bytes() for name in ("start", "README.txt", "SHA256SUMS"))
+    monkeypatch.setattr(urllib.request, "url2pathname", nturl2path.url2pathname)
+    wheel = Wheel("a", "1.0", "file:///C:/my%20wheels/a-1.0-py3-none-any.whl", None, ())
+    assert str(wheel.here) == r"C:\my wheels\a-1.0-py3-none-any.whl"
+    here = {**default_environment(), "os_name": "nt"}
+    monkeypatch.setattr("edgespec.bundle.machine.default_environment", lambda: here)
+    assert there.environment()["os_name"] == "posix"
 
 
 def test_without_kernels_a_portable_conversion_is_asked_for(
