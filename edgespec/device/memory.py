@@ -1,7 +1,7 @@
 """How much memory this process may use: the machine's, or less where a limit is set for it.
 
 Limits are those of its control group and of every group above it (`docker run --memory`, systemd's
-MemoryMax), and of its address space (`ulimit -v`).
+MemoryMax), and of its address space (`ulimit -v`). Linux tells in files, a Mac by `sysctl` and `vm_stat`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.device.asking import text_of
+from edgespec.device.asking import ask, text_of
 from edgespec.device.groups import CGROUP, PROC, groups_of
 
 UNKNOWN = 1 << 30
@@ -49,6 +49,8 @@ def find_available(proc: Path = PROC, cgroup: Path = CGROUP) -> Available:
     """The least of what the machine, its control groups and `ulimit -v` leave."""
     total = _total(proc)
     known = _kilobytes(text_of(proc / "meminfo"), "MemAvailable")
+    if known is None:
+        known = parse_vm_stat(ask("vm_stat"))
     who = "the machine" if known is not None else "this system (it does not say, so that is assumed)"
     found = [Available(known if known is not None else UNKNOWN, who)]
     found += (
@@ -74,6 +76,14 @@ def peak_memory() -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most << 10
+
+
+def parse_vm_stat(text: str) -> int | None:
+    """Bytes that a Mac has free or holds files in, of what `vm_stat` prints; None of anything else."""
+    page = re.search(r"page size of (\d+) bytes", text)
+    kinds = ("Pages free", "Pages purgeable", "File-backed pages")
+    pages = [int(n) for kind in kinds for n in re.findall(rf"^{kind}:\s+(\d+)\.", text, re.MULTILINE)]
+    return int(page[1]) * sum(pages) if page and len(pages) == len(kinds) else None
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,10 @@ def _cached(folder: Path) -> int:
 
 
 def _total(proc: Path) -> int:
-    return _kilobytes(text_of(proc / "meminfo"), "MemTotal") or UNKNOWN
+    if known := _kilobytes(text_of(proc / "meminfo"), "MemTotal"):
+        return known
+    of_mac = ask("sysctl", "-n", "hw.memsize").strip()
+    return int(of_mac) if of_mac.isdigit() else UNKNOWN
 
 
 def _address_space(proc: Path) -> int | None:

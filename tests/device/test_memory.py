@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -109,3 +110,25 @@ def test_the_peak_is_in_bytes_whatever_the_system_counts_in(
 def test_windows_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resource", None)
     assert peak_memory() is None
+
+
+# In the form it prints; not recorded on a Mac of ours.
+VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                               10000.
+Pages active:                            250000.
+Pages inactive:                          240000.
+Pages speculative:                         1000.
+Pages wired down:                        140000.
+Pages purgeable:                           3000.
+"Translation faults":                 401339203.
+File-backed pages:                       150000.
+Anonymous pages:                         341000."""
+
+
+def test_a_mac_is_asked_for_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, said in (("sysctl", 16 * GIB), ("vm_stat", VM_STAT)):
+        put(tmp_path / "bin" / name, f"#!/bin/sh\ncat <<'END'\n{said}\nEND")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    assert total_memory(tmp_path, tmp_path) == 16 * GIB
+    assert find_available(tmp_path, tmp_path) == Available(163_000 * 16384, "the machine")
