@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.device.asking import text_of
+from edgespec.device.asking import ask, text_of
 from edgespec.device.groups import CGROUP, PROC, groups_of
 
 T = TypeVar("T")
@@ -75,9 +75,18 @@ def instructions(cpuinfo: Path = CPUINFO) -> frozenset[str]:
 
 
 def _processor(cpuinfo: Path) -> str:
-    fields = dict(line.split(":", 1) for line in _read(cpuinfo, str, "").splitlines() if ":" in line)
+    text = _read(cpuinfo, str, "")
+    if not text:
+        return _as_the_system_calls_it()
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     named = {key.strip(): " ".join(value.split()) for key, value in fields.items()}
     return next((named[key] for key in ("model name", "Model", "Hardware") if key in named), "")
+
+
+@cache
+def _as_the_system_calls_it() -> str:
+    """The processor where no file tells, as on a Mac and on Windows."""
+    return ask("sysctl", "-n", "machdep.cpu.brand_string").strip() or platform.processor()
 
 
 def _physical(cpus: list[int], system: Path) -> int:

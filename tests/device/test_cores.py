@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.device.cores import compute_threads, read_cores
+from edgespec.device.cores import _as_the_system_calls_it, compute_threads, machine, read_cores
 
 
 def put(file: Path, text: object) -> None:
@@ -65,3 +65,19 @@ def test_hyper_threads_are_one_core(tmp_path: Path) -> None:
     for cpu in os.sched_getaffinity(0):
         put(tmp_path / f"cpu{cpu}/topology/thread_siblings_list", "0-63")
     assert compute_threads(tmp_path, tmp_path / "proc", tmp_path / "cgroup") == 1
+
+
+def test_a_mac_is_told_from_another_with_as_many_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what was measured on one would be believed on the next, which gets the user's files."""
+    program = tmp_path / "bin/sysctl"
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    found = []
+    for name in ("Apple M1", "Apple M4"):
+        put(program, f"#!/bin/sh\necho '{name}'")
+        program.chmod(0o755)
+        _as_the_system_calls_it.cache_clear()
+        found.append(machine(tmp_path / "no cpuinfo"))
+    _as_the_system_calls_it.cache_clear()
+    assert "Apple M1" in found[0] and "Apple M4" in found[1]
