@@ -38,13 +38,17 @@ class PipedLines:
 
     typed = False
 
+    def __init__(self) -> None:
+        self._encoding = "utf-8-sig"  # some programs begin a text with a mark that is not part of it
+
     def read(self) -> str | None:
         entry = ""
         while line := sys.stdin.buffer.readline():
             try:
-                text = line.decode("utf-8").rstrip("\r\n")
+                text = line.decode(self._encoding).rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise UsageError("a line on stdin is not UTF-8 text") from error
+            self._encoding = "utf-8"
             if not text.endswith("\\"):
                 return entry + text
             entry += text[:-1] + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pexpect
@@ -18,7 +20,7 @@ from waiting import PATIENCE
 from edgespec import load
 from edgespec.options import GenerateOptions
 from edgespec.terminal.chat import Conversation
-from edgespec.terminal.lines import _history
+from edgespec.terminal.lines import PipedLines, _history
 
 from .conftest import COMMAND, Edgespec, Ended
 
@@ -64,6 +66,14 @@ def test_a_turn_sees_those_before_it_and_reuses_their_cache(chat: Any) -> None:
 def test_a_backslash_continues_the_line(chat: Any, tmp_path: Path) -> None:
     remarks(chat("stay\\", "me\\", "", f"/save {tmp_path / 'saved'}"))
     assert json.loads((tmp_path / "saved").read_text())["messages"][0]["content"] == "stay\nme"
+
+
+def test_a_mark_before_the_text_is_no_part_of_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PowerShell and editors of Windows put it there."""
+    said = "\ufeff/help\n\ufeffstay\n".encode()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(said)))
+    source = PipedLines()
+    assert [source.read() for _ in range(3)] == ["/help", "\ufeffstay", None]
 
 
 def test_commands_that_are_none_are_refused_with_the_list(chat: Any) -> None:
