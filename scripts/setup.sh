@@ -5,7 +5,10 @@
 # llama.cpp is built from source once for this processor, compiler and CMAKE_ARGS, and its wheel kept
 # in the user's cache folder.
 
-shopt -s inherit_errexit
+shopt -s inherit_errexit 2>/dev/null || {
+  echo "error: bash 4.4 or newer is needed, and a Mac's is older: docs/laptop.md says what to do there" >&2
+  exit 1
+}
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." >/dev/null && pwd)
 llama_cpp_python=0.3.36

@@ -157,6 +157,14 @@ def test_what_changes_the_build_changes_the_key(
     assert all(len(key.strip()) == 12 for key in keys)
 
 
+def test_a_bash_that_is_too_old_is_told_what_to_do(environment: dict[str, str]) -> None:
+    """That of macOS knows no inherit_errexit."""
+    commands = f'set -euo pipefail; shopt() {{ return 1; }}; . "{ROOT}/scripts/setup.sh"; echo never'
+    done = subprocess.run(["bash", "-c", commands], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "bash 4.4 or newer is needed" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_a_processor_without_a_flags_line_has_a_key(
     sourced: Callable[..., subprocess.CompletedProcess[str]], stub: Stub
 ) -> None:
