@@ -29,7 +29,9 @@ class Group(click.Group):
         if not options.get("standalone_mode", True):
             return super().main(*args, **options)
         try:
-            code = super().main(*args, **{**options, "standalone_mode": False})
+            # Words are text: on Windows click would take a prompt for a pattern of file names.
+            given = {**options, "standalone_mode": False, "windows_expand_args": False}
+            code = super().main(*args, **given)
             sys.stdout.flush()
         except click.ClickException as error:
             if isinstance(error, _NO_ARGUMENTS):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -216,6 +218,19 @@ def test_an_interrupt_at_a_question_is_130_too(ended: Ended, monkeypatch: pytest
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
     code, _, err = ended(["run", "stay"])
     assert (code, err.endswith("edgespec: aborted\n")) == (1, True)
+
+
+def test_on_windows_words_are_taken_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """click would put files in the place of a pattern there, and values in that of variables."""
+    monkeypatch.setattr("click.core.os", SimpleNamespace(**{**vars(os), "name": "nt"}))
+    monkeypatch.setenv("SIZE", "2GB")
+    monkeypatch.setattr(sys, "argv", ["edgespec", "plan", "--memory", "$SIZE"])
+    with pytest.raises(SystemExit) as exit:
+        main.main(prog_name="edgespec")
+    assert exit.value.code == 2
+    assert "'$SIZE' is not a size" in capsys.readouterr().err
 
 
 def test_help_offers_the_kv_types_there_are() -> None:
