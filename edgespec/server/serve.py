@@ -153,8 +153,10 @@ class _Server(uvicorn.Server):
 
     def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """asyncio tells of a connection that cannot be accepted with a traceback, thousands of times a
-        second."""
+        second; and on Windows of clients that went away, as they may."""
         error = context.get("exception")
+        if isinstance(error, ConnectionError):
+            return
         if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
             loop.default_exception_handler(context)
         elif loop.time() > self._told + 60:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import resource
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,7 +22,7 @@ import pytest
 from waiting import PATIENCE, until
 
 import edgespec
-from edgespec.server.serve import _bind
+from edgespec.server.serve import _bind, _Server
 from edgespec.terminal.serve import serve
 
 COMMAND = [sys.executable, "-m", "edgespec", "serve"]
@@ -124,6 +126,16 @@ def test_more_connections_than_there_may_be_are_told_of_in_one_line(model_files:
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == -signal.SIGTERM
         assert process.stderr.read() == ""
+
+
+def test_of_a_client_that_went_away_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """On Windows that is an exception in a callback of the event loop."""
+    server: Any = SimpleNamespace(_told=0.0)
+    loop = asyncio.new_event_loop()
+    went = {"message": "Exception in callback", "exception": ConnectionResetError("[WinError 10054]")}
+    _Server._trouble(server, loop, went)
+    loop.close()
+    assert caplog.records == []
 
 
 def test_the_key_may_come_from_the_environment(model_files: Path) -> None:
