@@ -144,7 +144,7 @@ def check_memory(
     of caches of earlier conversations. Of what computes on a GPU nothing is known, so it is not checked; of
     ONNX models made by others only the weights count. For the backend `auto` the one that takes least counts.
     """
-    if settings.provider not in (None, "cpu") or _on_gpu(backend, settings):
+    if settings.provider not in (None, "cpu") or _on_gpu(target, backend, settings):
         return
     parts, runtimes = [], []
     for role, file, named in (("target", target, backend), ("draft", draft, draft_backend or backend)):
@@ -176,8 +176,10 @@ def check_memory(
     )
 
 
-def _on_gpu(backend: str, settings: Settings) -> bool:
-    return backend != "onnx" and settings.gpu_layers != 0 and bool(llama().llama_supports_gpu_offload())
+def _on_gpu(file: ModelFile, backend: str, settings: Settings) -> bool:
+    if backend == "onnx" or is_onnx(file.path) or settings.gpu_layers == 0:
+        return False  # llama.cpp need not even be here
+    return bool(llama().llama_supports_gpu_offload())
 
 
 def _loaded(file: ModelFile, backend: str, settings: Settings) -> Footprint | None:

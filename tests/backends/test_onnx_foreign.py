@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +15,7 @@ from closed_form import CHAT_TEMPLATE, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 from pair import DRAFT, TARGET, VOCABULARY, load
+from waiting import PATIENCE
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("tokenizers")
@@ -379,3 +382,25 @@ def test_folders_without_a_model_or_with_broken_configuration_are_refused(tmp_pa
     (folder / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"filename": "no.onnx"}}}))
     with pytest.raises(ModelError, match=r"no\.onnx cannot be read"):
         Onnx(folder)
+
+
+WITHOUT_LLAMA_CPP = """
+import sys
+
+sys.modules["llama_cpp"] = None  # as where only the extra onnx is installed
+import edgespec
+
+try:
+    edgespec.load(sys.argv[1])
+except edgespec.UsageError as error:
+    print(error)
+with edgespec.load(sys.argv[1], backend="auto", draft="ngram", depth=2, threads=1) as runtime:
+    print(bool(runtime.generate("stay", max_tokens=3).tokens))
+"""
+
+
+def test_they_run_where_llama_cpp_is_not_installed(tmp_path: Path) -> None:
+    folder = write_genai(TARGET, tmp_path / "model")
+    words = [sys.executable, "-c", WITHOUT_LLAMA_CPP, str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "model is an ONNX model; run it with --backend onnx\nTrue\n", done.stderr
