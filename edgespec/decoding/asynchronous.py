@@ -28,7 +28,8 @@ class AsyncGeneration:
     when nothing refers to it any more.
 
     `text` and `tokens` are what was read so far; `finish_reason`, `stopped_by` and `stats` are known at the
-    end. To be used in one event loop; `cancel` may be called from any thread.
+    end. To be read in one event loop: in another UsageError is raised, and `aclose()` works all the same.
+    `cancel` may be called from any thread.
     """
 
     def __init__(self, start: Start, pool: Executor) -> None:
@@ -84,6 +85,9 @@ class AsyncGeneration:
     async def aclose(self) -> None:
         """Cancel, and wait until the models are at rest. Tokens that were not read are dropped."""
         self.cancel()
+        if self._work is not None and self._work.elsewhere and not self._over:
+            await self._work.ended()
+            self._end(None)
         while not self._over:
             assert self._work is not None
             result = await self._work.next()
@@ -115,9 +119,20 @@ class _Work:
         except RuntimeError as error:
             raise UsageError("the runtime is closed; load it again") from error
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it began in another event loop than the one that runs: its results do not come here."""
+        return asyncio.get_running_loop() is not self._loop
+
+    async def ended(self) -> None:
+        """Wait until the thread is done, in any event loop."""
+        await asyncio.wait([asyncio.wrap_future(self._future)])
+
     async def next(self) -> Token | Generation | BaseException | None:
         """The next result. Behind the last one there is None, for other tasks that wait: one may close what
-        another reads."""
+        another reads. Raises UsageError in another event loop."""
+        if self.elsewhere:
+            raise UsageError("an answer is read in the event loop that it began in; ask anew in this one")
         result = await self._results.get()
         if not isinstance(result, Token):
             self._results.put_nowait(None)

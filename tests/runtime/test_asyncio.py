@@ -158,6 +158,24 @@ def test_a_loop_that_ends_ends_its_generations(endless: edgespec.Runtime) -> Non
     assert answer.finish_reason is None
 
 
+def test_an_answer_that_began_in_another_event_loop_is_not_read_in_this_one_and_can_be_closed(
+    endless: edgespec.Runtime,
+) -> None:
+    async def begin() -> edgespec.AsyncGeneration:
+        answer = endless.astream("stay")
+        await answer.__anext__()
+        return answer
+
+    async def go_on(answer: edgespec.AsyncGeneration) -> None:
+        with pytest.raises(edgespec.UsageError, match="in the event loop that it began in; ask anew"):
+            await answer.__anext__()
+        await asyncio.wait_for(answer.aclose(), PATIENCE)
+        assert answer.finish_reason == "cancelled"
+        assert len((await endless.agenerate("stay", **GREEDY)).tokens) == 30
+
+    asyncio.run(go_on(asyncio.run(begin())))
+
+
 def test_tasks_are_answered_one_after_the_other(endless: edgespec.Runtime) -> None:
     expected = [endless.generate(prompt, **GREEDY).text for prompt in PROMPTS]
 
