@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias, TypedDict
 
+import numpy as np
+
 from edgespec.chat.templates import Message
 from edgespec.decoding.engine import Request
 from edgespec.decoding.rounds import Round
@@ -66,13 +68,20 @@ def request_of(options: Mapping[str, Any]) -> Request:
             raise UsageError(
                 f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
             )
-    sampling = SamplerSettings(**{k: v for k, v in options.items() if k in _SAMPLING})
-    rest = {k: v for k, v in options.items() if k in _REQUEST}
+    sampling = SamplerSettings(**{k: as_python(v) for k, v in options.items() if k in _SAMPLING})
+    rest = {k: as_python(v) for k, v in options.items() if k in _REQUEST}
     stop = rest.get("stop")
     if not isinstance(stop, Iterable | None):
         raise UsageError(f"stop is {stop!r}; it must be strings")
     rest["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
     return Request(sampling, constraint=form(options), **rest)
+
+
+def as_python(value: Any) -> Any:
+    """A number of numpy's as Python's, and those in a dictionary: they come out of sweeps."""
+    if isinstance(value, Mapping):
+        return {as_python(key): as_python(item) for key, item in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def form(options: Mapping[str, Any]) -> Constraint | None:

@@ -112,9 +112,10 @@ class Runtime:
             where temperature > 0.
         logprobs: report log-probabilities and this many alternatives per token.
         on_prompt(done, total), on_round(round), on_token(token): progress, called in the generating
-            thread; they may cancel the generation and nothing else of the runtime's.
+            thread and not awaited; they may cancel the generation and nothing else of the runtime's.
 
-        Raises UsageError, ContextFull, BackendError.
+        Raises UsageError, ContextFull, BackendError; ModelError where messages meet no chat template, or one
+        that fails.
         """
         return self.stream(prompt, **options).run()
 
@@ -168,8 +169,10 @@ class Runtime:
 
         tools: functions that the chat template tells the model of, as OpenAI's API describes them; for
         messages.
+
+        Raises UsageError, ContextFull and ModelError as `generate` does.
         """
-        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
             raise UsageError(
                 f"a prompt is text, a list of messages, or a list of token ids, not {type(prompt).__name__}"
             )
@@ -184,7 +187,7 @@ class Runtime:
                 return chat_prompt(self.target, messages, self._chat_template, tools)
         width = self.target.tokenizer.n_vocab
         for token in prompt:
-            if not isinstance(token, int | np.integer) or not 0 <= token < width:
+            if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < width:
                 raise UsageError(
                     f"{token!r} is no token id of {self.target.name}; those are 0 to {width - 1}"
                 )

@@ -12,9 +12,9 @@ from typing_extensions import Unpack
 
 from edgespec.decoding.generation import Generation
 from edgespec.errors import ContextFull, UsageError
+from edgespec.options import GenerateOptions, request_of
 
 if TYPE_CHECKING:
-    from edgespec.options import GenerateOptions
     from edgespec.runtime import Runtime
 
 
@@ -58,7 +58,8 @@ class ChatSession:
         return self._answer_to(messages, options)
 
     def _answer_to(self, messages: list[dict[str, str]], options: GenerateOptions) -> Generation:
-        start, prompt = self._fitting(messages, options.get("max_tokens"))
+        wanted = request_of({"max_tokens": options.get("max_tokens")})  # refuses what is no number
+        start, prompt = self._fitting(messages, wanted.max_tokens)
         answer = self._runtime.stream(prompt, **options)
         self._messages, self._answer, self.left_out = messages, answer, start
         return answer

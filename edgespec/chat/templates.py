@@ -42,13 +42,13 @@ def chat_prompt(
     OpenAI's API describes them. Raises UsageError for messages that are malformed or that the template
     refuses, ModelError when there is no usable template.
     """
+    _check(messages)
     source = backend.chat_template if template is None else template
     if source is None:
         raise ModelError(
             f"{backend.name} carries no chat template; use --raw for plain completion, or give one "
             "with --chat-template FILE"
         )
-    _check(messages)
     tokenizer = backend.tokenizer
     sentinel = _unused_character([*messages, *tools])
     markers = tokenizer.markers()

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from inspect import iscoroutinefunction
 from threading import Event
 from time import perf_counter
 
@@ -73,8 +74,10 @@ class Request:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise UsageError(f"{name} is {value!r}; it must be a whole number, or None")
         for name in ("on_prompt", "on_round", "on_token"):
-            if not callable(getattr(self, name)):
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a function")
+            if not callable(value := getattr(self, name)):
+                raise UsageError(f"{name} is {value!r}; it must be a function")
+            if iscoroutinefunction(value):  # a call would do nothing
+                raise UsageError(f"{name} is a coroutine function, which nobody awaits; give it a plain one")
         if not all(isinstance(text, str) for text in self.stop):
             raise UsageError(f"stop is {self.stop!r}; it must be strings")
         if self.logprobs is not None and not 0 <= self.logprobs <= 100:

@@ -137,7 +137,7 @@ class SamplerSettings:
     def __post_init__(self) -> None:
         def check(ok: bool, name: str, allowed: str) -> None:
             if not ok:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be {allowed}")
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be {allowed}")
 
         for f in fields(self):
             value, kinds = getattr(self, f.name), (int,) if f.name in _WHOLE else (int, float)

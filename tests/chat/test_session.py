@@ -56,3 +56,13 @@ def test_a_conversation_is_saved_and_loaded_by_name(runtime: edgespec.Runtime, t
     second.load(str(tmp_path / "saved"))
     assert (second.system, second.messages) == (first.system, first.messages)
     assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize("wanted", ["5", 1.5, 0])
+def test_a_turn_with_an_impossible_budget_is_refused_and_not_remembered(
+    runtime: edgespec.Runtime, wanted: Any
+) -> None:
+    chat = runtime.chat()
+    with pytest.raises(edgespec.UsageError, match="max_tokens is"):
+        chat.send("stay", max_tokens=wanted)
+    assert chat.messages == []

@@ -204,6 +204,9 @@ def test_a_content_that_is_no_text_is_refused(target: LlamaCpp, content: Any) ->
 def test_an_empty_conversation_is_refused(target: LlamaCpp) -> None:
     with pytest.raises(UsageError, match="conversation is empty"):
         chat_prompt(target, [])
+    without_template: Any = Model(target.tokenizer, None)
+    with pytest.raises(UsageError, match="conversation is empty"):
+        chat_prompt(without_template, [])
 
 
 def test_a_model_without_a_template_says_what_to_do(target: LlamaCpp) -> None:
