@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from edgespec.backends.cache_folder import Folder
 from edgespec.backends.caches import Caches, Kept
 from edgespec.backends.fingerprint import fingerprint
+from edgespec.backends.conversion import has_conversion
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.templates import check_template
@@ -23,9 +25,11 @@ from edgespec.hub.model_file import ModelFile, Pair
 from edgespec.hub.names import path_named
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.resolve import best_installed_pair, resolve, resolve_pair
+from edgespec.options import as_python
 from edgespec.pairing import controlled, open_draft
 from edgespec.planning import check_memory
 from edgespec.runtime import Depth, Runtime
+from edgespec.visible import shorten
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +94,8 @@ def load(
     Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
     downloaded.
     """
+    depth, n_ctx, threads, gpu_layers = map(as_python, (depth, n_ctx, threads, gpu_layers))
+    parallel, cache_memory, cache_disk = map(as_python, (parallel, cache_memory, cache_disk))
     numbers = {
         "depth": depth,
         "parallel": parallel,
@@ -102,6 +108,11 @@ def load(
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not (whole or (value is None and name not in numbers)):
             raise UsageError(f"{name} is {value!r}; it must be a whole number")
+    switches = {"low_memory": low_memory, "mmap": mmap, "strict": strict, "memory_check": memory_check}
+    names = {"backend": backend, "draft_backend": draft_backend, "provider": provider, "power": power}
+    _check_kinds(switches, bool, "True or False")
+    _check_kinds({**names, "kv_type": kv_type}, str | None, "a name")
+    _check_kinds({"cache_dir": cache_dir}, str | Path | None, "a path, or None")
     if parallel < 1 or min(cache_memory, cache_disk) < 0:
         raise UsageError("parallel must be at least 1, and cache_memory and cache_disk 0 or more bytes")
     if provider is not None and backend == "llama.cpp" and draft_backend in (None, "llama.cpp"):
@@ -147,6 +158,12 @@ def load(
     if file is not None:
         file = draft_file(file, draft_backend, backend, settings)
         runs_on = draft_backend or ("onnx" if is_onnx(file.path) else backend)
+    ways = [(named.target, backend)] + ([] if file is None else [(file, runs_on or backend)])
+    if provider not in (None, "auto", "cpu") and all(_stays_with_llama_cpp(*way) for way in ways):
+        raise UsageError(
+            f"provider {provider!r} is ONNX Runtime's, for which nothing here was converted; leave "
+            f"--provider out, or convert the model first: edgespec convert {named.target.name} --portable"
+        )
     if memory_check:
         check_memory(named.target, backend, file, runs_on, settings, cache_memory)
     folder = None if cache_dir is None else Folder(path_named(str(cache_dir)), cache_disk, _bits(settings))
@@ -194,14 +211,34 @@ def _bits(settings: Settings) -> str:
     return repr((settings.kv_type, settings.provider, [fingerprint(path) for path in settings.lora]))
 
 
+def _check_kinds(given: Mapping[str, object], kinds: Any, words: str) -> None:
+    """Raise UsageError for an argument of another kind: a text, say, is true even where it says no."""
+    for name, value in given.items():
+        if not isinstance(value, kinds):
+            raise UsageError(f"{name} is {value!r}; it must be {words}")
+
+
 def _adapters(lora: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """The files of one or several names."""
-    names = (lora,) if isinstance(lora, str | Path) else lora
+    names = tuple(lora) if isinstance(lora, Iterable) and not isinstance(lora, str) else (lora,)
+    if not all(isinstance(name, str | Path) for name in names):
+        raise UsageError(f"lora is {lora!r}; it must be a path, or a list of them")
     paths = tuple(path_named(str(name)) for name in names)
     for path in paths:
-        if not path.is_file():
-            raise ModelError(f"the LoRA adapter {path} cannot be read: there is no such file")
+        try:
+            why = None if path.is_file() else "there is no such file"
+        except OSError as error:  # it is where this user may not look, or its name is too long
+            why = error.strerror or str(error)
+        if why is not None:
+            raise ModelError(f"the LoRA adapter {shorten(str(path))} cannot be read: {why}")
     return paths
+
+
+def _stays_with_llama_cpp(file: ModelFile, backend: str) -> bool:
+    """Whether nothing else would run the model."""
+    return backend == "llama.cpp" or (
+        backend == "auto" and not is_onnx(file.path) and not has_conversion(file)
+    )
 
 
 def _check_power(power: str, threads: int | None) -> None:

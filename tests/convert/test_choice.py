@@ -123,6 +123,12 @@ def test_a_provider_runs_the_portable_conversion_aloud(
     assert any(line.startswith("using tiny.onnx-portable: edgespec's kernels") for line in caplog.messages)
 
 
+def test_a_provider_is_refused_where_auto_has_llama_cpp_only(model: Path) -> None:
+    with pytest.raises(UsageError, match=rf"nothing here was converted.*edgespec convert {model} --portable"):
+        edgespec.load(model, backend="auto", provider="cuda", draft="none", threads=1)
+    edgespec.load(model, backend="auto", provider="auto", draft="none", threads=1).close()
+
+
 def test_the_command_makes_a_portable_conversion(model: Path) -> None:
     result = CliRunner().invoke(main, ["convert", str(model), "--portable", "--check", "none"])
     assert result.exit_code == 0, result.output

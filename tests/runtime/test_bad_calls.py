@@ -8,17 +8,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from waiting import PATIENCE
 
 import edgespec
 from edgespec.backends import llama_library
+from edgespec.options import request_of
 
 
 @pytest.fixture(scope="module")
 def runtime(model_files: Path) -> Iterator[edgespec.Runtime]:
     with edgespec.load(model_files / "target.gguf", n_ctx=256) as loaded:
         yield loaded
+
+
+async def told(token: edgespec.Token) -> None:
+    """A callback that nobody would await."""
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,7 @@ def runtime(model_files: Path) -> Iterator[edgespec.Runtime]:
         {"seed": 1.5},
         {"logprobs": "x"},
         {"temperature": "x"},
+        {"temperature": np.bool_(True)},
         {"temperature": None},
         {"top_k": 1.5},
         {"penalty_window": "x"},
@@ -38,6 +45,7 @@ def runtime(model_files: Path) -> Iterator[edgespec.Runtime]:
         {"stop": [5]},
         {"stop": 5},
         {"on_token": None},
+        {"on_token": told},
         {"temprature": 1},
     ],
 )
@@ -46,7 +54,23 @@ def test_an_option_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, optio
         runtime.generate("stay", **options)
 
 
-@pytest.mark.parametrize("prompt", [5, None, b"stay", [1.5], ["a"], {"role": "user"}, [-1], [{}, 5]])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        5,
+        None,
+        b"stay",
+        bytearray(b"stay"),
+        memoryview(b"stay"),
+        [],
+        [1.5],
+        [True],
+        ["a"],
+        {"role": "user"},
+        [-1],
+        [{}, 5],
+    ],
+)
 def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt: Any) -> None:
     with pytest.raises(edgespec.UsageError):
         runtime.generate(prompt)
@@ -65,6 +89,16 @@ def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt
         {"draft": "ngram", "draft_backend": "onnx"},
         {"chat_template": "template.jinja"},
         {"chat_template": Path("template.jinja")},
+        {"lora": 3},
+        {"lora": None},
+        {"lora": b"adapter.gguf"},
+        {"lora": [3]},
+        {"strict": "no"},
+        {"mmap": None},
+        {"kv_type": ["f16"]},
+        {"backend": ["onnx"]},
+        {"power": ["saver"]},
+        {"cache_dir": False},
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_refused(model_files: Path, options: dict[str, Any]) -> None:
@@ -79,6 +113,26 @@ def test_an_adapter_alone_or_in_a_list_is_looked_for_before_anything_is_loaded(
     with pytest.raises(edgespec.ModelError, match=r"the LoRA adapter missing\.gguf cannot be read"):
         edgespec.load(model_files / "target.gguf", lora=given, cache_dir=tmp_path / "caches")
     assert not (tmp_path / "caches").exists()
+
+
+def test_numbers_of_numpy_are_numbers(model_files: Path) -> None:
+    plainly = {"max_tokens": 5, "seed": 3, "temperature": 0.5, "top_k": 7, "logit_bias": {4: -1.0}}
+    swept = {
+        "max_tokens": np.int64(5),
+        "seed": np.uint32(3),
+        "temperature": np.float32(0.5),
+        "top_k": np.int16(7),
+        "logit_bias": {np.int64(4): np.float32(-1.0)},
+    }
+    assert repr(request_of(swept)) == repr(request_of(plainly))
+    options: dict[str, Any] = {"depth": np.int64(2), "n_ctx": np.int32(128), "threads": np.int8(1)}
+    with edgespec.load(model_files / "target.gguf", draft="ngram", **options) as loaded:
+        assert (repr(loaded.depth), loaded.target.n_ctx) == ("2", 128)
+
+
+def test_an_adapter_that_cannot_be_looked_for_is_told(model_files: Path) -> None:
+    with pytest.raises(edgespec.ModelError, match="the LoRA adapter x+…x+ cannot be read"):
+        edgespec.load(model_files / "target.gguf", lora="x" * 300)
 
 
 def test_a_tilde_in_the_name_of_the_caches_folder_is_the_home(
