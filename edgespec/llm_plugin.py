@@ -6,6 +6,7 @@ llm -m edgespec/smollm2-135m "Name a colour." -o temperature 0.8
 from __future__ import annotations
 
 import atexit
+import logging
 from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any
@@ -20,10 +21,12 @@ except ImportError as error:
 
 from pydantic import Field
 
-from edgespec.hub import store
-from edgespec.hub.catalog import load_catalog
+from edgespec.errors import ModelError
+from edgespec.hub.resolve import installed_pairs
 from edgespec.loading import load
 from edgespec.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 
 class Pair(llm.Model):
@@ -93,6 +96,10 @@ class Pair(llm.Model):
 @llm.hookimpl
 def register_models(register: Callable[[llm.Model], None]) -> None:
     """Called by llm."""
-    for pair in load_catalog().pairs.values():
-        if all(map(store.present, pair.files)):
-            register(Pair(pair.name))
+    try:
+        pairs = installed_pairs()
+    except ModelError as error:  # llm has other models, too
+        log.warning("%s", error)
+        return
+    for pair in pairs:
+        register(Pair(pair.name))

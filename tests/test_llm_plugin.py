@@ -75,6 +75,20 @@ def test_options_are_taken_and_checked(model: Any) -> None:
         model.prompt("Hello", top_p=5)
 
 
+def test_models_where_one_may_not_look_leave_llm_its_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from edgespec import llm_plugin
+
+    def refuse() -> None:
+        raise edgespec.ModelError("the models in /closed cannot be read: Permission denied")
+
+    registered: list[object] = []
+    monkeypatch.setattr(llm_plugin, "installed_pairs", refuse)
+    llm_plugin.register_models(registered.append)
+    assert (registered, caplog.messages) == ([], ["the models in /closed cannot be read: Permission denied"])
+
+
 def test_the_package_names_the_plugin() -> None:
     assert [point.value for point in entry_points(group="llm", name="edgespec")] == ["edgespec.llm_plugin"]
 

@@ -54,13 +54,22 @@ def resolve_pair(name: str) -> Pair:
     return _pair(pair_named(name))
 
 
+def installed_pairs() -> list[CatalogPair]:
+    """The catalog's pairs whose files are all on this machine, verified or of the right size. Raises
+    ModelError where this user may not look."""
+    try:
+        return [pair for pair in load_catalog().pairs.values() if all(map(store.present, pair.files))]
+    except OSError as error:
+        raise ModelError(f"the models in {store.home()} cannot be read: {error.strerror}") from error
+
+
 def best_installed_pair() -> Pair | None:
     """The catalog's pair with the largest target among those whose files are all on this machine.
 
     The largest answers best; whether it also fits into memory is for the caller to see. Files that came
     here some other way than by pulling are verified; pairs of which one is damaged do not count.
     """
-    complete = [pair for pair in load_catalog().pairs.values() if all(map(store.present, pair.files))]
+    complete = installed_pairs()
     complete.sort(key=lambda pair: store.path_of(pair.target).stat().st_size, reverse=True)
     return next(filter(None, map(_sound, complete)), None)
 
@@ -82,7 +91,10 @@ def _pair(pair: CatalogPair) -> Pair:
 def _from_store(files: Sequence[RemoteFile], command: str) -> ModelFile:
     size = 0
     for file in files:
-        record = store.check(file)
+        try:
+            record = store.check(file)
+        except OSError as error:  # it is where this user may not look
+            raise ModelError(f"{store.path_of(file)} cannot be read: {error.strerror}") from error
         if record is None:
             about = f" ({human(file.size)})" if file.size else ""
             raise ModelError(f"{file.name}{about} is not on this machine. Fetch it: edgespec pull {command}")

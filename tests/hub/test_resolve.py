@@ -127,6 +127,23 @@ def test_a_models_folder_that_is_only_to_be_read(
     assert not store.record_path(path).exists()
 
 
+def test_pulled_models_where_one_may_not_look_cannot_be_read(
+    pairs: dict[str, RemoteFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    looks: list[Callable[[], object]] = [
+        best_installed_pair,
+        lambda: resolve("small"),
+        lambda: resolve_pair("big"),
+    ]
+    monkeypatch.setattr(Path, "is_file", refuse)
+    for look in looks:
+        with pytest.raises(ModelError, match="cannot be read: Permission denied"):
+            look()
+
+
 def test_models_copied_from_another_machine_are_verified_when_used(
     pairs: dict[str, RemoteFile], capsys: pytest.CaptureFixture[str]
 ) -> None:
