@@ -20,6 +20,8 @@ _recent: deque[str] = deque(maxlen=8)
 """the latest warnings and errors, to say why a load failed"""
 
 _interrupts: list[KeyboardInterrupt] = []
+_callbacks: list[Any] = []
+"""alive as long as the library, which keeps pointers to them: threads that load at once make one each"""
 
 
 @cache
@@ -52,7 +54,7 @@ def llama() -> ModuleType:
         except KeyboardInterrupt as interrupt:  # cannot pass through C: kept for raise_interrupt()
             _interrupts.append(interrupt)
 
-    llama_cpp.edgespec_log_callback = route  # the library keeps the pointer: keep the object alive
+    _callbacks.append(route)
     llama_cpp.llama_log_set(route, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     module: ModuleType = llama_cpp
