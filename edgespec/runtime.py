@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import RLock
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NoReturn, TypeAlias, cast
 from weakref import finalize
 
 import numpy as np
@@ -244,6 +244,12 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a runtime cannot be copied or pickled, as its models are in this process; load it where it is "
+            "needed"
+        )
 
 
 def _close(process: int, target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,6 +210,14 @@ def test_a_forked_process_is_refused_the_runtime_it_inherited(model_files: Path)
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
         assert answer.run().tokens
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_runtime_is_not_copied_nor_sent_to_another_process(
+    runtime: edgespec.Runtime, copied: Callable[[object], object]
+) -> None:
+    with pytest.raises(edgespec.UsageError, match="cannot be copied or pickled"):
+        copied(runtime)
 
 
 def test_drafters_of_another_target_are_refused(runtime: edgespec.Runtime, model_files: Path) -> None:
