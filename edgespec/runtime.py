@@ -29,6 +29,7 @@ from edgespec.drafters.base import Drafter
 from edgespec.errors import ContextFull, UsageError
 from edgespec.grammar.thoughts import after_thoughts
 from edgespec.options import GenerateOptions, Prompt, request_of
+from edgespec.visible import shorten
 
 Depth: TypeAlias = int | Literal["auto"]
 
@@ -189,7 +190,8 @@ class Runtime:
         for token in prompt:
             if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < width:
                 raise UsageError(
-                    f"{token!r} is no token id of {self.target.name}; those are 0 to {width - 1}"
+                    f"{shorten(repr(token))} is no token id of {self.target.name}, which go to {width - 1}, "
+                    "and no message, which is a dictionary"
                 )
         return [int(token) for token in cast("Sequence[int]", prompt)]
 

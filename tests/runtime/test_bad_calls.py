@@ -117,6 +117,13 @@ def test_an_adapter_alone_or_in_a_list_is_looked_for_before_anything_is_loaded(
     assert not (tmp_path / "caches").exists()
 
 
+def test_what_is_neither_tokens_nor_messages_is_told_as_both(runtime: edgespec.Runtime) -> None:
+    prompt: Any = ["first prompt" * 1000, "second prompt"]
+    with pytest.raises(edgespec.UsageError, match="^'first prompt.*no token id of.*no message") as refused:
+        runtime.generate(prompt)
+    assert len(str(refused.value)) < 300
+
+
 def test_numbers_of_numpy_are_numbers(model_files: Path) -> None:
     plainly = {"max_tokens": 5, "seed": 3, "temperature": 0.5, "top_k": 7, "logit_bias": {4: -1.0}}
     swept = {
