@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -159,6 +160,9 @@ def check_memory(
         runtimes.append(RUNTIME[runs_on])
     needed = max(0, max(runtimes) - resident_memory()) + sum(part.needed for _, part in parts) + cache_memory
     available = find_available()
+    if needed > available.bytes:
+        gc.collect()  # a runtime that was dropped, and not closed, is freed now
+        available = find_available()
     if needed <= available.bytes:
         return
     lines = [f"  {who}: {', '.join(f'{n} {human(s)}' for n, s in _parts(part) if s)}" for who, part in parts]

@@ -210,6 +210,21 @@ def test_one_may_go_on_all_the_same(model_files: Path, monkeypatch: pytest.Monke
     edgespec.load(file, memory_check=False, draft="none").close()
 
 
+def test_a_runtime_that_was_dropped_is_freed_before_another_is_refused(
+    model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = model_files / "target.gguf"
+    runtime = edgespec.load(file, draft="ngram", depth=2, threads=1, n_ctx=256)
+    runtime.generate("stay", max_tokens=3)
+    target = runtime.target
+    del runtime  # it is in a circle with its answer, so only the collector finds it
+    left = iter([1 * MIB, 8 * GIB])
+    monkeypatch.setattr(planning, "find_available", lambda: Available(next(left), "the machine"))
+    edgespec.load(file, draft="none", threads=1, n_ctx=256).close()
+    with pytest.raises(edgespec.BackendError, match="is closed"):
+        target.open()
+
+
 def test_caches_of_earlier_conversations_are_counted(
     model_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
