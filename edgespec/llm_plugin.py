@@ -8,12 +8,12 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
 try:
     import llm
-    from llm.parts import ReasoningPart, TextPart
 except ImportError as error:
     raise ImportError(
         "edgespec's plugin for llm needs the package llm, 0.32 or newer: pip install -U llm"
@@ -76,6 +76,8 @@ class Pair(llm.Model):
             return self._runtime
 
     def _asked(self, prompt: llm.Prompt, runtime: Runtime) -> Any:
+        from llm.parts import ReasoningPart, TextPart
+
         parts = [part for message in prompt.messages for part in message.parts]
         if not all(isinstance(part, TextPart | ReasoningPart) for part in parts):  # another model's turns
             raise llm.ModelError(f"{self.model_id} reads text only: no attachments, and no calls of tools")
@@ -95,10 +97,13 @@ class Pair(llm.Model):
 
 @llm.hookimpl
 def register_models(register: Callable[[llm.Model], None]) -> None:
-    """Called by llm."""
+    """Called by llm. What is in the way of our models is not in the way of its others."""
+    if find_spec("llm.parts") is None:
+        log.warning("edgespec's models need llm 0.32 or newer: pip install -U llm")
+        return
     try:
         pairs = installed_pairs()
-    except ModelError as error:  # llm has other models, too
+    except ModelError as error:
         log.warning("%s", error)
         return
     for pair in pairs:

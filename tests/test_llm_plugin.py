@@ -89,6 +89,20 @@ def test_models_where_one_may_not_look_leave_llm_its_others(
     assert (registered, caplog.messages) == ([], ["the models in /closed cannot be read: Permission denied"])
 
 
+def test_an_older_llm_keeps_its_other_models(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from edgespec import llm_plugin
+
+    registered: list[object] = []
+    monkeypatch.setitem(sys.modules, "llm.parts", None)
+    llm_plugin.register_models(registered.append)
+    assert (registered, caplog.messages) == (
+        [],
+        ["edgespec's models need llm 0.32 or newer: pip install -U llm"],
+    )
+
+
 def test_the_package_names_the_plugin() -> None:
     assert [point.value for point in entry_points(group="llm", name="edgespec")] == ["edgespec.llm_plugin"]
 
