@@ -395,7 +395,7 @@ try:
 except edgespec.UsageError as error:
     print(error)
 with edgespec.load(sys.argv[1], backend="auto", draft="ngram", depth=2, threads=1) as runtime:
-    print(bool(runtime.generate("stay", max_tokens=3).tokens))
+    print(runtime.generate("stay", max_tokens=3).finish_reason in ("length", "stop"))
 """
 
 
