@@ -99,9 +99,11 @@ class Caches:
         return sequence
 
     def release(self, sequence: Sequence) -> None:
-        """It is not used any more; what it holds stays."""
-        self._busy.remove(sequence)
-        self._idle.append(sequence)
+        """It is not used any more; what it holds stays. Once all are closed, as when a runtime is dropped
+        within an answer, there is nothing to do."""
+        if sequence in self._busy:
+            self._busy.remove(sequence)
+            self._idle.append(sequence)
 
     def close(self) -> None:
         """Close the sequences, and free what was kept of them, after saving all that where there is a folder

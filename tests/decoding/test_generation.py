@@ -380,8 +380,10 @@ def test_a_reader_whose_generation_ends_between_its_look_and_its_grasp_reads_on(
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_runtime_that_is_dropped_within_an_answer_goes_quietly(model_files: Path) -> None:
-    runtime = edgespec.load(model_files / "target.gguf", draft="ngram", depth=3, threads=1, n_ctx=128)
+@pytest.mark.parametrize("draft", ["ngram", "draft.gguf"])
+def test_a_runtime_that_is_dropped_within_an_answer_goes_quietly(model_files: Path, draft: str) -> None:
+    named: str | Path = draft if draft == "ngram" else model_files / draft
+    runtime = edgespec.load(model_files / "target.gguf", draft=named, depth=3, threads=1, n_ctx=128)
     text = runtime.generate(PROMPT, logit_bias=NO_END.logit_bias, max_tokens=40).text
     answer = runtime.stream(PROMPT, logit_bias=NO_END.logit_bias, stop=text[1:] + "#")
     for _ in range(6):
