@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from threading import RLock
 from types import TracebackType
@@ -257,7 +258,8 @@ class Runtime:
 def _close(process: int, target: Backend, drafters: Sequence[Drafter], save: Callable[[], None]) -> None:
     if os.getpid() != process:  # a fork that drops what it inherited
         return
-    save()
-    for drafter in drafters:
-        drafter.close()
-    target.close()
+    with ExitStack() as freed:  # all of them, though something fails
+        freed.callback(target.close)
+        for drafter in drafters:
+            freed.callback(drafter.close)
+        save()

@@ -29,16 +29,18 @@ def read(name: str) -> dict[str, Any]:
 
 def write(name: str, found: dict[str, Any]) -> None:
     """Replace a file, whole or not at all, though another process or thread may be writing it, too."""
-    file = _path(name)
-    partial = file.with_name(f"{file.name}.{os.getpid()}-{get_ident()}.partial")
+    partial = None
     try:
+        file = _path(name)
+        partial = file.with_name(f"{file.name}.{os.getpid()}-{get_ident()}.partial")
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(found), "utf-8")
         partial.replace(file)
     except OSError as error:
-        log.debug("%s is not kept: %s", file, error)
-        with suppress(OSError):
-            partial.unlink()
+        log.debug("%s is not kept: %s", name, error)
+        if partial is not None:
+            with suppress(OSError):
+                partial.unlink()
 
 
 def _path(name: str) -> Path:

@@ -356,6 +356,18 @@ def test_closing_in_another_thread_ends_the_generation_and_then_refuses(
         engine.generate(PROMPT, Request())
 
 
+def test_models_are_freed_though_what_was_learned_cannot_be_kept(model_files: Path) -> None:
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    target = load(model_files / "target.gguf")
+    runtime = edgespec.Runtime("pair", target, (), FixedDepth(0), 0, save=fail)
+    with pytest.raises(OSError, match="the disk is gone"):
+        runtime.close()
+    with pytest.raises(BackendError, match="is closed"):
+        target.open()
+
+
 def test_a_reader_whose_generation_ends_between_its_look_and_its_grasp_reads_on(
     build: Build, draft_model: DraftModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

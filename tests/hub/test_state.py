@@ -56,3 +56,14 @@ def test_what_cannot_be_written_leaves_the_file_before_and_nothing_else(
     state.write(FILE, {"a": 2})
     assert state.read(FILE) == {"a": 1}
     assert [file.name for file in folder().iterdir()] == [FILE]
+
+
+def test_nothing_is_kept_where_the_working_folder_that_the_home_is_named_from_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.setenv("EDGESPEC_HOME", "home")
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    state.write(FILE, {"a": 1})
+    assert state.read(FILE) == {}
