@@ -90,7 +90,7 @@ class Folder:
 
     def _files(self) -> list[Path]:
         """What was saved, or was being saved when a process was killed; not what else a user keeps there."""
-        return [file for file in self.path.glob("*/*") if _is_ours(file)]
+        return [file for file in _found(self.path, "*/*") if _is_ours(file)]
 
 
 class Shelf:
@@ -100,12 +100,12 @@ class Shelf:
         self._folder = folder
         self._backend = backend
         self._path = path
-        found = map(_read_header, sorted(path.glob(f"*{SUFFIX}")))
+        found = map(_read_header, _found(path, f"*{SUFFIX}"))
         self.saved = [one for one in found if one is not None and len(one.tokens) <= backend.n_ctx]
 
     def there(self) -> list[Saved]:
         """What is saved: others that share the budget may have removed some since it was read."""
-        self.saved = [one for one in self.saved if one.file.exists()]
+        self.saved = [one for one in self.saved if _is_there(one.file)]
         return self.saved
 
     def restore(self, saved: Saved, sequence: Sequence) -> None:
@@ -139,7 +139,7 @@ class Shelf:
             partial.replace(file)
         except (EdgespecError, OSError, MemoryError) as error:
             log.warning("a cache of %s was not saved: %s", self._backend.name, error)
-            for left in self._path.glob(f"{partial.name}*"):
+            for left in _found(self._path, f"{partial.name}*"):
                 with suppress(OSError):
                     left.unlink()
             return
@@ -155,6 +155,22 @@ class Shelf:
             saved.file.unlink(missing_ok=True)
         except OSError as error:
             log.warning("%s cannot be removed: %s", saved.file, error)
+
+
+def _found(folder: Path, pattern: str) -> list[Path]:
+    """In a folder that cannot be reached any more, as on a drive of another machine, there is nothing."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError as error:
+        log.warning("%s cannot be read: %s", folder, error)
+        return []
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:
+        return False
 
 
 def _read_header(file: Path) -> Saved | None:

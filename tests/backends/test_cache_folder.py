@@ -254,3 +254,23 @@ def test_what_can_be_neither_written_nor_removed_leaves_the_models_to_be_freed(
     runtime.close()
     with pytest.raises(BackendError, match="is closed"):
         runtime.target.open()
+
+
+def test_a_folder_that_cannot_be_reached_any_more_leaves_the_models_to_be_freed(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as on a drive of another machine, where every look ends like this."""
+
+    def lost(*_: object, **__: object) -> None:
+        raise OSError(107, "Transport endpoint is not connected")
+
+    with edgespec.load(**options) as runtime:
+        said(runtime, STORY)
+    runtime = edgespec.load(**options)
+    said(runtime, "tim " * 100)
+    for look in ("exists", "glob", "mkdir"):
+        monkeypatch.setattr(Path, look, lost)
+    runtime.close()
+    assert "was not saved" in caplog.text
+    with pytest.raises(BackendError, match="is closed"):
+        runtime.target.open()
