@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
-from threading import Event
 from time import perf_counter
 
 import numpy as np
@@ -111,7 +110,7 @@ class Decoding:
         self._context = list(prompt)
         """every token so far; all but the newest are in the target's cache"""
         self._introduced: set[int] = set()
-        self._cancel = Event()
+        self._cancelled = False
         self.others = ALONE
         """as expected in the pass of the next round"""
         self._output = Output(target.tokenizer, request.stop, request.max_tokens)
@@ -397,4 +396,4 @@ class Decoding:
     @property
     def cancelled(self) -> bool:
         """Whether no pass is to be computed any more."""
-        return self._cancel.is_set()
+        return self._cancelled

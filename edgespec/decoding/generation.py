@@ -254,7 +254,7 @@ class Generation(Decoding):
 
     def cancel(self) -> None:
         """Stop before the next forward pass; what was generated so far is the output."""
-        self._cancel.set()
+        self._cancelled = True  # no lock: a signal handler may come in between, and cancel, too
 
     def abandon(self) -> None:
         """End here and now, between two tokens."""
@@ -273,7 +273,7 @@ class Generation(Decoding):
     def gives_way(self) -> bool:
         """Another generation wants to start: end, unless this one is another thread's."""
         foreign = self._thread is not current_thread() and self._thread.is_alive()
-        if foreign and not self._cancel.is_set():
+        if foreign and not self.cancelled:
             return False
         with self._engine.computing:  # a cancelled one may be in its last pass
             self.abandon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -332,6 +333,21 @@ def test_a_signal_handler_that_comes_while_an_answer_starts_is_refused_too(
 
     monkeypatch.setattr(engine, "_make_room", interrupted)
     assert engine.generate(PROMPT, Request(NO_END, max_tokens=3)).run().finish_reason == "length"
+
+
+def test_a_signal_handler_that_comes_while_an_answer_is_cancelled_may_cancel_it_too(build: Build) -> None:
+    answer = build().generate(PROMPT, Request(NO_END, max_tokens=10))
+
+    def cancel() -> None:
+        sys.setprofile(lambda *_: answer.cancel())  # at every call that is made meanwhile
+        answer.cancel()
+        sys.setprofile(None)
+
+    thread = Thread(target=cancel, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert answer.run().finish_reason == "cancelled"
 
 
 def test_closing_in_another_thread_ends_the_generation_and_then_refuses(
