@@ -9,6 +9,7 @@ import re
 from collections import deque
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +21,8 @@ _recent: deque[str] = deque(maxlen=8)
 """the latest warnings and errors, to say why a load failed"""
 
 _interrupts: list[KeyboardInterrupt] = []
-_callbacks: list[Any] = []
-"""alive as long as the library, which keeps pointers to them: threads that load at once make one each"""
+_starting = Lock()
+"""held while the library is made ready, which happens once"""
 
 
 @cache
@@ -37,6 +38,15 @@ def llama() -> ModuleType:
     except (OSError, RuntimeError) as error:
         raise BackendError(f"llama-cpp-python is installed but does not load: {error}") from error
 
+    with _starting:  # of two threads that load their first models at the same time, one
+        if not hasattr(llama_cpp, "edgespec_log_callback"):
+            _route_messages(llama_cpp)
+            llama_cpp.llama_backend_init()
+    module: ModuleType = llama_cpp
+    return module
+
+
+def _route_messages(llama_cpp: Any) -> None:
     levels = {2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
     continued = 5
     last = [logging.DEBUG]
@@ -54,11 +64,8 @@ def llama() -> ModuleType:
         except KeyboardInterrupt as interrupt:  # cannot pass through C: kept for raise_interrupt()
             _interrupts.append(interrupt)
 
-    _callbacks.append(route)
+    llama_cpp.edgespec_log_callback = route  # the library keeps the pointer: keep the object alive
     llama_cpp.llama_log_set(route, ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
-    module: ModuleType = llama_cpp
-    return module
 
 
 def check_process() -> None:

@@ -55,3 +55,11 @@ def test_waiting_threads_give_up_the_core_unless_the_user_says_otherwise(
         [sys.executable, "-c", code], env=kept | chosen, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(becomes)
+
+
+def test_two_threads_that_load_their_first_models_at_once_leave_the_messages_one_receiver() -> None:
+    """Nothing else keeps it alive, and the library would call what is gone."""
+    library = llama_library.llama()
+    receiver = library.edgespec_log_callback
+    assert llama_library.llama.__wrapped__() is library  # as the second thread does, which found nothing kept
+    assert library.edgespec_log_callback is receiver
