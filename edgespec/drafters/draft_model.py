@@ -82,6 +82,8 @@ class DraftModel:
         if self._cache is not None:
             self.caches.release(self._cache)
             self._cache = self._known = None
+        if self._lookup is not None:  # an answer that somebody keeps shall not keep an index of its text
+            self._lookup.release()
 
     def _take(self, context: Sequence[int]) -> None:
         """Have a cache."""

@@ -217,6 +217,15 @@ def test_common_prefixes_are_found_wherever_the_texts_part() -> None:
             assert common_prefix(a, [*a[:place], *[-1] * (length - place)]) == place
 
 
+def test_an_answer_that_is_over_keeps_no_index_of_its_text(drafter: DraftModel) -> None:
+    fork = drafter.fork()
+    fork.guesses = 2
+    fork.begin(text(30, 1), state(np.random.default_rng(1)))
+    assert fork._lookup is not None and fork._lookup._behind
+    fork.release()
+    assert not fork._lookup._behind
+
+
 @pytest.mark.parametrize("leave", [1, 4, 16])
 @pytest.mark.parametrize(("cached", "wanted"), [(0, 50), (30, 50), (50, 50), (50, 30), (49, 50), (20, 1)])
 def test_aligning_leaves_a_prefix_that_lacks_at_least_one_and_at_most_so_many(
