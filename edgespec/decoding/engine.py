@@ -150,6 +150,8 @@ class Decoding:
                 self._request.on_round(finished)
                 yield self._told(released)
         except Cancelled:
+            if len(self._context) > self._prompt_length:  # else short answers alone would count
+                self._policy.finish(ended=False)
             yield self._told(self._released(output.finish("cancelled")))
         finally:
             self._leave()

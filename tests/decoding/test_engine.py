@@ -99,6 +99,18 @@ def test_a_policy_is_told_whether_an_answer_ended_or_was_cut_off(build: Build) -
     assert policy.ended == [True, False]
 
 
+def test_a_policy_is_told_that_a_cancelled_answer_was_cut_off_if_it_had_begun(build: Build) -> None:
+    """Long answers are cancelled more often than short ones: if they did not count, all would seem short."""
+    engine, policy = build(None), Told(0)
+    for begun in (True, False):
+        answer = engine.generate(PROMPT, Request(NO_END), policy)
+        if begun:
+            next(answer)
+        answer.cancel()
+        assert answer.run().finish_reason == "cancelled"
+        assert policy.ended == [False]
+
+
 def test_a_policy_is_told_of_no_more_tokens_than_the_context_holds(model_files: Path) -> None:
     target, policy = load(model_files / "target.gguf", n_ctx=40), Told(0)
     engine = Engine(target, (), policy)
