@@ -82,7 +82,9 @@ class DraftModel:
         if self._cache is not None:
             self.caches.release(self._cache)
             self._cache = self._known = None
-        if self._lookup is not None:  # an answer that somebody keeps shall not keep an index of its text
+        # An answer that somebody keeps shall not keep these, nor an index of its text.
+        self._guessed, self._rows, self._q = [], [], None
+        if self._lookup is not None:
             self._lookup.release()
 
     def _take(self, context: Sequence[int]) -> None:
