@@ -30,6 +30,10 @@ SURPRISE = 0.25
 """a single pass counts as at most this far (in log) from what its size should have cost"""
 LEAN_MEMORY = 50
 """passes of a size that is known over which it is learned to which side their surprises lean"""
+FADING = 1024
+"""passes after which half of what was learned of a size that was in none of them is forgotten"""
+FADED = 0.9
+"""what a run keeps of what it knew of a size that it did not meet"""
 LONGEST = 64
 """larger passes occur in reading a prompt, not in verifying: they cost so much a token"""
 MOST = math.log(4.0)
@@ -62,6 +66,10 @@ class CostCurve:
         self._lean = [0.0] * (LONGEST + 1)
         """the surprise that is usual of a size: passes take longer now and then, and never much shorter"""
         self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._met: set[int] = set()
+        """sizes of the passes since something was forgotten"""
+        self._passes = 0
+        """how many those are"""
         self._sizes: deque[int] = deque(maxlen=WINDOW)
         """of the recent passes"""
         self._log_scale = 0.0
@@ -118,12 +126,26 @@ class CostCurve:
         own = surprise - _middle([self._lean[size] for size in self._sizes])
         self._shape[n] += own / min(self._seen[n] + TRUSTED, SHAPE_MEMORY)
         self._shaped[n] = self._base[n] * math.exp(self._shape[n])
+        self._met.add(n)
+        self._passes += 1
+        if self._passes == FADING:
+            self._fade()
+
+    def _fade(self) -> None:
+        """A size that looks too dear to be tried, as since the clock was slow for a while, is not seen again,
+        and would look so for ever."""
+        for n in {*range(1, LONGEST + 1)} - self._met:
+            self._shape[n] /= 2.0
+            self._seen[n] = min(self._seen[n], SHAPE_MEMORY) // 2
+            self._shaped[n] = self._base[n] * math.exp(self._shape[n])
+        self._met, self._passes = set(), 0
 
     def as_dict(self) -> dict[str, Any]:
         """What is worth keeping: the shape, half as this run found it and half as it was before, so that a
-        run on a busy machine does not spoil it; and how fast prompts are read. Not the scale, which is the
-        machine's of the day."""
-        shape = [round((a + b) / 2.0, 4) for a, b in zip(self._shape, self._started_from, strict=True)]
+        run on a busy machine does not spoil it, and less of what this run did not meet; and how fast prompts
+        are read. Not the scale, which is the machine's of the day."""
+        known = zip(self._shape, self._started_from, self._seen, strict=True)
+        shape = [round((a + b) / 2.0 * (1.0 if seen else FADED), 4) for a, b, seen in known]
         return {"points": self._points, "shape": shape, "per_token": self.per_token}
 
     def _recall(self, known: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.control.cost import DEARER, CostCurve, roofline
+from edgespec.control.cost import DEARER, FADING, CostCurve, roofline
 
 Q4_0 = {1: 0.026, 2: 0.045, 3: 0.060, 4: 0.049, 6: 0.080, 8: 0.084}
 
@@ -146,6 +146,22 @@ def test_a_run_on_a_busy_machine_spoils_the_next_by_half_and_the_one_after_hardl
     spoiled = CostCurve(Q4_0, known=kept(bad))
     assert spoiled.seconds(4) < 0.049 * 3**0.55
     assert run_of(kept(bad), Q4_0, passes=12).seconds(4) == pytest.approx(0.049, rel=0.15)
+
+
+def test_a_size_that_looks_too_dear_to_be_tried_does_not_look_so_for_ever() -> None:
+    """As since the clock was slow for a while: no pass shows that it is fast again."""
+    curve = run_of(None, CLIFF)
+    assert curve.seconds(5) > 0.085
+    for _ in range(4 * FADING):
+        curve.observe(1, 0, 0.026)
+    assert curve.seconds(5) == pytest.approx((0.049 + 0.080) / 2, rel=0.1)
+
+
+def test_what_no_run_meets_fades_from_run_to_run() -> None:
+    known = kept(run_of(None, CLIFF))
+    for _ in range(20):
+        known = kept(run_of(known, {1: 0.026}, passes=3))
+    assert CostCurve(Q4_0, known=known).seconds(5) == pytest.approx((0.049 + 0.080) / 2, rel=0.08)
 
 
 def test_how_fast_prompts_are_read_is_kept() -> None:
