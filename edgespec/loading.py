@@ -10,8 +10,8 @@ from typing import Any
 
 from edgespec.backends.cache_folder import Folder
 from edgespec.backends.caches import Caches, Kept
-from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.conversion import has_conversion
+from edgespec.backends.fingerprint import fingerprint
 from edgespec.backends.llama_cpp import LlamaCppOptions
 from edgespec.backends.loading import Settings, draft_file, open_backend
 from edgespec.chat.templates import check_template

@@ -119,7 +119,7 @@ def test_an_adapter_alone_or_in_a_list_is_looked_for_before_anything_is_loaded(
 
 def test_what_is_neither_tokens_nor_messages_is_told_as_both(runtime: edgespec.Runtime) -> None:
     prompt: Any = ["first prompt" * 1000, "second prompt"]
-    with pytest.raises(edgespec.UsageError, match="^'first prompt.*no token id of.*no message") as refused:
+    with pytest.raises(edgespec.UsageError, match=r"^'first prompt.*no token id of.*no message") as refused:
         runtime.generate(prompt)
     assert len(str(refused.value)) < 300
 
@@ -140,7 +140,7 @@ def test_numbers_of_numpy_are_numbers(model_files: Path) -> None:
 
 
 def test_an_adapter_that_cannot_be_looked_for_is_told(model_files: Path) -> None:
-    with pytest.raises(edgespec.ModelError, match="the LoRA adapter x+…x+ cannot be read"):
+    with pytest.raises(edgespec.ModelError, match=r"the LoRA adapter x+…x+ cannot be read"):
         edgespec.load(model_files / "target.gguf", lora="x" * 300)
 
 
