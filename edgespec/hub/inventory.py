@@ -125,7 +125,8 @@ def _pulled_by_name() -> list[ModelFile]:
     known = {store.path_of(file) for file in load_catalog().files.values()}
     models = []
     for path in sorted(root.glob("*/*/**/*.gguf")):
-        if path in known or path.name != split_names(path.name)[0] or _is_made(path.parent):
+        hidden = path.name.startswith(".")  # a Mac puts ._x.gguf beside x.gguf on exFAT
+        if hidden or path in known or path.name != split_names(path.name)[0] or _is_made(path.parent):
             continue
         parts = [path.with_name(name) for name in split_names(path.name)]
         size = sum(part.stat().st_size for part in parts if part.is_file())

@@ -55,6 +55,8 @@ def _roots() -> tuple[Path, Path]:
 
 def _files(root: Path) -> Iterator[Path]:
     try:
-        yield from (path for path in root.glob("*/*/*.gguf") if path.is_file())
+        for path in root.glob("*/*/*.gguf"):  # a Mac puts ._x.gguf beside x.gguf on exFAT
+            if path.is_file() and not path.name.startswith("."):
+                yield path
     except OSError:
         return

@@ -39,7 +39,8 @@ def model_in(folder: Path) -> Path | None:
 
 def models_in(folder: Path) -> list[Path]:
     """The files of a folder that may each be a model, such as one in several precisions."""
-    return sorted(file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx"))
+    found = (file for sub in _SUBFOLDERS for file in (folder / sub).glob("*.onnx"))
+    return sorted(file for file in found if not file.name.startswith("."))  # as a Mac leaves on exFAT
 
 
 def home_of(path: Path) -> Path:

@@ -119,9 +119,10 @@ def _local(name: str, path: Path) -> ModelFile:
 
 def _nearby(path: Path) -> str:
     try:
-        have = sorted(shorten(file.name) for file in path.parent.glob("*.gguf"))
+        found = sorted(file.name for file in path.parent.glob("*.gguf"))
     except OSError:
-        have = []
+        found = []
+    have = [shorten(name) for name in found if not name.startswith(".")]
     return f"The folder has: {', '.join(have[:5])}." if have else ""
 
 

@@ -368,6 +368,23 @@ def test_lm_studios_models(machine: Path, write_gguf: Write, root: str) -> None:
     assert sizes["lmstudio:publisher/three/t-00001-of-00002.gguf"] == sum(p.stat().st_size for p in split)
 
 
+def test_what_a_mac_leaves_beside_models_is_none(machine: Path, tmp_path: Path, write_gguf: Write) -> None:
+    """On exFAT, and in folders of a network: ._x for every x that has attributes."""
+    studio, onnx = machine / ".lmstudio/models/publisher/one", tmp_path / "onnx-model"
+    model = write_gguf(studio / "one.gguf")
+    pulled = install(hub_file("hf:m/small/other.gguf"), b"GGUF o")
+    onnx.mkdir()
+    (onnx / "decoder.onnx").touch()
+    for beside in (model, pulled, onnx / "decoder.onnx"):
+        beside.with_name(f"._{beside.name}").write_bytes(b"\0\5\26\7")
+    assert resolve("lmstudio:publisher/one").path == model
+    others = [m.name for m in take_inventory().others]
+    assert others == ["hf:m/small/other.gguf", "lmstudio:publisher/one/one.gguf"]
+    with pytest.raises(ModelError, match=r"The folder has: one\.gguf\.$"):
+        resolve(str(studio / "two.gguf"))
+    assert resolve(str(onnx)).path == onnx
+
+
 def test_folders_of_other_programs_that_cannot_be_read(machine: Path) -> None:
     folder = machine / ".ollama" / "models" / "manifests"
     folder.mkdir(parents=True)
