@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.terminal.notes import in_words
+from edgespec.terminal.notes import in_words, nobody_reads
 from edgespec.visible import one_line, visible
 
 FAILED, USED_WRONGLY, INTERRUPTED = 1, 2, 130
@@ -45,7 +45,7 @@ class Group(click.Group):
             _say("aborted")
             sys.exit(FAILED)
         except OSError as error:  # of --help and --version, and of what was still to be written
-            if not isinstance(error, BrokenPipeError):
+            if not nobody_reads(error):
                 _say(in_words(error))
             _drop_unwritten()
             sys.exit(FAILED)
@@ -54,7 +54,7 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise  # click knows what to do
         except EdgespecError as error:
             if ctx.params.get("debug"):
@@ -62,6 +62,8 @@ class Group(click.Group):
             _say(str(error))
             sys.exit(USED_WRONGLY if isinstance(error, UsageError) else FAILED)
         except (OSError, MemoryError) as error:
+            if nobody_reads(error):
+                raise  # main ends silently
             if ctx.params.get("debug"):
                 _show_traceback()
             _say(in_words(error))

@@ -14,7 +14,7 @@ from edgespec.options import GenerateOptions
 from edgespec.runtime import Runtime
 from edgespec.terminal.answer import closing_remarks, follow, write_stdout
 from edgespec.terminal.lines import Lines, lines
-from edgespec.terminal.notes import PromptProgress, in_words, note, policy_notes
+from edgespec.terminal.notes import PromptProgress, in_words, nobody_reads, note, policy_notes
 from edgespec.terminal.opening import describe, open_pair
 from edgespec.visible import one_line
 
@@ -102,9 +102,9 @@ class Conversation:
         except EdgespecError as error:
             self.failed = True
             note(one_line(str(error)))
-        except BrokenPipeError:
-            raise  # nobody reads the answers any more
         except (OSError, MemoryError) as error:
+            if nobody_reads(error):  # the answers
+                raise
             self._went_wrong(in_words(error))
         except Exception as error:
             self._went_wrong(f"this is a bug: {one_line(f'{type(error).__name__}: {error}')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -26,6 +27,15 @@ def in_words(error: OSError | MemoryError) -> str:
         return "there is not enough memory; use a smaller model or a smaller --ctx, or end other programs"
     why = error.strerror or str(error) or type(error).__name__
     return f"{shorten(str(error.filename))}: {why}" if error.filename else why
+
+
+def nobody_reads(error: Exception) -> bool:
+    """Whether it says that whoever read our output is gone. A pipe of Windows may call that an invalid
+    argument; other errors of that kind name a file."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    invalid = isinstance(error, OSError) and error.errno == errno.EINVAL and error.filename is None
+    return invalid and sys.platform == "win32"
 
 
 def dim(text: str) -> str:

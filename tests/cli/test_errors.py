@@ -197,6 +197,18 @@ def test_what_the_machine_refuses_is_no_bug(
     assert line.startswith(f"edgespec: {said}")
 
 
+def test_on_windows_a_reader_that_is_gone_is_not_told_of_as_an_invalid_argument(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(**_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(run, "callback", written)
+    assert ended(["run", "stay"]) == (1, "", "edgespec: Invalid argument\n")
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert ended(["run", "stay"]) == (1, "", "")
+
+
 def test_an_interrupt_anywhere_is_130(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
