@@ -40,6 +40,8 @@ _ORIGIN = re.compile(r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://(?:(
 KEEP_ALIVE = 60
 """seconds that an idle connection stays open: longer than clients keep it (httpx, so OpenAI's, too: 5), lest
 one is closed while a request is on its way"""
+OPEN_MAX = 10240
+"""files that a process may have open on a Mac, which names infinity and refuses it"""
 
 
 @dataclass(frozen=True)
@@ -166,11 +168,12 @@ class _Server(uvicorn.Server):
 
 def _raise_connections() -> None:
     """As many as this user may have; usually a process begins with fewer."""
-    with suppress(ImportError, ValueError, OSError):  # not on Windows; macOS names a limit it does not grant
+    with suppress(ImportError, ValueError, OSError):  # not on Windows
         import resource
 
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = max(now, min(most, OPEN_MAX)) if sys.platform == "darwin" else most
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _check(serving: Serving) -> None:

@@ -22,7 +22,7 @@ import pytest
 from waiting import PATIENCE, until
 
 import edgespec
-from edgespec.server.serve import _bind, _Server
+from edgespec.server.serve import _bind, _raise_connections, _Server
 from edgespec.terminal.serve import serve
 
 COMMAND = [sys.executable, "-m", "edgespec", "serve"]
@@ -126,6 +126,17 @@ def test_more_connections_than_there_may_be_are_told_of_in_one_line(model_files:
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == -signal.SIGTERM
         assert process.stderr.read() == ""
+
+
+def test_a_mac_is_asked_for_as_many_connections_as_it_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+    infinity = (1 << 63) - 1
+    taken: list[tuple[int, int]] = []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: taken.append(limits))
+    for soft in (256, 20_000):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, infinity))
+        _raise_connections()
+    assert taken == [(10_240, infinity), (20_000, infinity)]
 
 
 def test_of_a_client_that_went_away_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
