@@ -8,6 +8,8 @@ import os
 import re
 from collections import deque
 from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -66,6 +68,23 @@ def _route_messages(llama_cpp: Any) -> None:
 
     llama_cpp.edgespec_log_callback = route  # the library keeps the pointer: keep the object alive
     llama_cpp.llama_log_set(route, ctypes.c_void_p(0))
+
+
+def build() -> str:
+    """What tells this build of the library from others, such as one for a GPU, without loading it: a digest
+    of its files' names and sizes. Empty where it is not installed."""
+    given = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if given:
+        return _digest(Path(given))
+    found = find_spec("llama_cpp")
+    return _digest(Path(found.origin).with_name("lib")) if found is not None and found.origin else ""
+
+
+@cache
+def _digest(folder: Path) -> str:
+    """Others' files may be in the folder, too."""
+    own = [file for file in folder.glob("*") if re.search("llama|ggml", file.name) and file.is_file()]
+    return sha256(repr(sorted((file.name, file.stat().st_size) for file in own)).encode()).hexdigest()[:16]
 
 
 def check_process() -> None:

@@ -15,6 +15,7 @@ from time import perf_counter
 
 from edgespec.backends.base import Backend, Segment
 from edgespec.backends.fingerprint import identity
+from edgespec.backends.llama_library import build
 from edgespec.convert.folder import folder_for, is_converted
 from edgespec.device.cores import compute_threads, machine
 from edgespec.hub import state
@@ -114,10 +115,10 @@ def _known(path: Path, name: str, threads: int | None, conditions: str) -> Times
 
 
 def key(path: Path, name: str, threads: int | None, conditions: str = "") -> str:
-    """What times of passes are kept by: the device, the model, the threads. Of ONNX Runtime with the
-    conversions of a GGUF file: made anew, or for other operators, they take another time. llama.cpp reads the
-    file itself."""
-    made = []
+    """What times of passes are kept by: the device, the model, the threads. Of llama.cpp with its build,
+    which may be one for a GPU: it reads the file itself. Of ONNX Runtime with the conversions of a GGUF
+    file: made anew, or for other operators, they take another time."""
+    made = [build()] if name == "llama.cpp" else []
     if name == "onnx" and path.is_file():
         folders = (folder_for(path), folder_for(path, portable=True))
         made = [identity(folder) for folder in folders if is_converted(folder)]

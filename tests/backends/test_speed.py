@@ -42,6 +42,25 @@ def test_it_is_measured_once_and_remembered(
     assert speed.known_seconds(model_files / "draft.gguf", "llama.cpp", 1) is None
 
 
+def test_another_build_of_llama_cpp_is_measured_anew(
+    target: LlamaCpp, model_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for a GPU, say: --backend auto would go by the times of the one that was replaced for ever."""
+    file = model_files / "target.gguf"
+    speed.pass_seconds(file, "llama.cpp", target, 1)
+    places = {speed.key(file, "llama.cpp", 1)}
+    for name in ("for the CPU", "for a GPU"):
+        (folder := tmp_path / name).mkdir()
+        (folder / "libggml-cpu.so").touch()
+        (folder / "of-others.so").write_text(name)
+        monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(folder))
+        if name == "for a GPU":
+            (folder / "libggml-cuda.so").touch()
+        assert speed.known_seconds(file, "llama.cpp", 1) is None
+        places.add(speed.key(file, "llama.cpp", 1))
+    assert len(places) == 3
+
+
 def test_a_busy_moment_while_a_single_token_is_timed_does_not_make_drafts_look_cheap(
     model_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
