@@ -4,6 +4,8 @@ that was trimmed."""
 from __future__ import annotations
 
 import logging
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from edgespec.backends.onnx_session import accelerator
@@ -26,13 +28,23 @@ log = logging.getLogger(__name__)
 
 
 def has_conversion(file: ModelFile) -> bool:
-    """Whether there is one that runs here. If our kernels would be needed and do not work, says so."""
+    """Whether there is one that runs here. If ONNX Runtime or our kernels would be needed and are not here,
+    says so."""
     ours, portable = folder_for(file.path), folder_for(file.path, portable=True)
-    if is_converted(portable) or (is_converted(ours) and library.unavailable() is None):
+    made = [folder for folder in (ours, portable) if is_converted(folder)]
+    if made and (missing := [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]):
+        _warn_without(made[0].name, " and ".join(missing))
+        return False
+    if portable in made or (made and library.unavailable() is None):
         return True
-    if is_converted(ours):
+    if made:
         library.warn_unavailable(f"{ours.name} is not used")
     return False
+
+
+@cache
+def _warn_without(folder: str, packages: str) -> None:
+    log.warning("%s is not used: there is no %s here; pip install 'edgespec[onnx]'", folder, packages)
 
 
 def conversion_of(file: ModelFile, provider: str | None = None) -> Path:

@@ -20,11 +20,14 @@ pytest.importorskip("onnx")
 
 import edgespec
 from edgespec.backends.base import Segment
+from edgespec.backends.conversion import _warn_without
 from edgespec.backends.onnx import Onnx, OnnxOptions
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
 from edgespec.convert.folder import folder_for
+from edgespec.hub.resolve import resolve_pair
 from edgespec.kernels import library
+from edgespec.planning import plans
 
 
 @pytest.fixture
@@ -89,6 +92,21 @@ def test_without_kernels_a_conversion_for_them_is_refused(
     caplog.set_level(logging.WARNING)
     assert loads(model, "auto") == "LlamaCpp"
     assert any("tiny.onnx-edgespec is not used" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "onnx"])
+def test_where_onnx_is_not_installed_a_portable_conversion_is_passed_over_aloud(
+    model: Path, missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    convert(model, portable=True)
+    _warn_without.cache_clear()
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert loads(model, "auto") == "LlamaCpp"
+    assert [line for line in caplog.messages if "not used" in line] == [
+        f"tiny.onnx-portable is not used: there is no {missing} here; pip install 'edgespec[onnx]'"
+    ]
+    assert {plan.backend for plan in plans(resolve_pair(str(model)))} == {"llama.cpp"}
 
 
 def test_our_kernels_need_no_strictness_for_rows_that_do_not_depend_on_the_pass(model: Path) -> None:
