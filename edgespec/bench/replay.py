@@ -32,7 +32,7 @@ MODEL, LOOKUP = "model", "ngram"
 @dataclass(frozen=True)
 class Costs:
     """Seconds of passes: `verify` of the target by n, `draft` of the draft model by n; sizes between the
-    known ones are interpolated."""
+    known ones are interpolated, smaller ones cost as much as the smallest."""
 
     verify: Mapping[int, float]
     draft: Mapping[int, float]
@@ -52,10 +52,10 @@ def _at(points: Mapping[int, float], n: int) -> float:
     if (known := points.get(n)) is not None:
         return known
     sizes = sorted(points)
-    if len(sizes) == 1:
+    if len(sizes) == 1 or n < sizes[0]:
         return points[sizes[0]]
     high = next((size for size in sizes if size > n), sizes[-1])
-    low = sizes[max(0, sizes.index(high) - 1)]
+    low = sizes[sizes.index(high) - 1]
     return points[low] + (points[high] - points[low]) * (n - low) / (high - low)
 
 

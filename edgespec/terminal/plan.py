@@ -20,7 +20,6 @@ from edgespec.terminal.answer import write_stdout
 from edgespec.terminal.tables import print_whole
 from edgespec.visible import visible
 
-UNITS = {"K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 _NARROW = (0, 1, 0, 0)
 """between columns, so that a row fits into a line of 80"""
 
@@ -59,10 +58,11 @@ def plan(name: str | None, memory: str | None, n_ctx: int | None, as_json: bool)
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as 2GB, 900MiB or 1.5g. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d+)?)\s*([KMG]I?)B?\s*", text.upper())
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d+)?)\s*([KMGT]I?)B?\s*", text.upper())
     if match is None:
         raise UsageError(f"{text!r} is not a size; write it with its unit, like 2GB or 900MiB")
-    return int(float(match[1]) * UNITS[match[2]])
+    base = 1024 if match[2].endswith("I") else 1000
+    return int(float(match[1]) * base ** ("KMGT".index(match[2][0]) + 1))
 
 
 def _takes(pair: CatalogPair | Pair, n_ctx: int | None) -> bool:

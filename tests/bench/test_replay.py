@@ -47,6 +47,12 @@ def test_a_hopeless_draft_costs_its_drafts_and_the_dearer_verify() -> None:
     assert played.seconds == pytest.approx(8 * (1.5 + 0.3) + (1.5 - 1 / 6 + 0.2) + 1.0, rel=0.05)
 
 
+def test_passes_smaller_than_any_known_cost_as_much_as_the_smallest() -> None:
+    costs = Costs({2: 1.0, 4: 2.0}, {1: 0.1, 3: 0.3})
+    assert [costs.target(n) for n in (1, 2, 3, 6)] == [1.0, 1.0, 1.5, 3.0]
+    assert [costs.model(n) for n in (0, 1, 2)] == pytest.approx([0.1, 0.1, 0.2])
+
+
 POLICIES: dict[str, Callable[[], Policy]] = {
     "plain": lambda: FixedDepth(0),
     "fixed": lambda: FixedDepth(5),

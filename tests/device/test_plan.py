@@ -26,6 +26,7 @@ from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile, load_catalog
 from edgespec.hub.resolve import resolve, resolve_pair
 from edgespec.planning import Plan, best_plan, check_memory, plans
+from edgespec.terminal.plan import parse_size
 
 GIB = 1 << 30
 PEAK = """
@@ -162,6 +163,14 @@ def test_the_items_are_what_llama_cpp_says_it_allocates(caplog: pytest.LogCaptur
     assert planned.weights + planned.spare == pytest.approx(said["Mapped model"], rel=0.01)
     assert planned.kv == pytest.approx(said["KV"], rel=0.01)
     assert planned.buffers == pytest.approx(said["compute"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2GB", 2 * 10**9), ("900MiB", 900 << 20), (" 1.5 g", 15 * 10**8), ("1TB", 10**12), ("2 tib", 2 << 40)],
+)
+def test_a_limit_is_written_in_any_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
 
 
 def test_with_less_memory_the_caches_precision_goes_first_then_the_draft_model_then_the_context() -> None:
