@@ -35,6 +35,8 @@ def open_draft(file: ModelFile, target: Backend, backend: str, settings: Setting
     trained = context_of(file) or target.n_ctx
     n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
     settings = replace(_drafting(settings), n_ctx=n_ctx)
+    if backend == "onnx":  # which has no layers on a GPU: they are the target's, which took them
+        settings = replace(settings, gpu_layers=None)
     model = open_backend(file, backend, settings, depth=0, drafts=True)
     try:
         check_vocabularies(target, model, advice)

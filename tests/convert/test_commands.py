@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 import edgespec
-from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.backends.llama_cpp import LlamaCpp, LlamaCppOptions
+from edgespec.backends.loading import Settings
 from edgespec.cli.commands import main
 from edgespec.convert.convert import convert
 from edgespec.convert.folder import VOCABULARY, read_report
 from edgespec.convert.origin import _checksum_at
 from edgespec.errors import ModelError, UsageError
+from edgespec.hub.resolve import resolve
 from edgespec.kernels import library
+from edgespec.pairing import open_draft
 
 from .tiny_models import CONTEXT, Tiny, write_tiny
 
@@ -135,6 +139,14 @@ def test_target_and_draft_choose_their_backends(model: Path, backend: str, draft
     ) as runtime:
         found = runtime.generate("stay ", max_tokens=40)
         assert found.text == wanted and found.stats.accepted > 0
+
+
+def test_layers_on_a_gpu_are_the_affair_of_a_target_on_llama_cpp(model: Path) -> None:
+    """A draft on ONNX Runtime goes with them."""
+    convert(model.with_name("draft.gguf"))
+    draft, settings = resolve(str(model.with_name("draft.gguf"))), Settings(threads=1, gpu_layers=5)
+    with closing(LlamaCpp(model, LlamaCppOptions(threads=1, n_ctx=64))) as target:
+        open_draft(draft, target, "onnx", settings, "").close()
 
 
 def test_strict_works_on_onnx_and_is_refused_on_llama_cpp(model: Path) -> None:
