@@ -137,7 +137,6 @@ class Runtime:
         return self._engine.generate(*asked, other.policy, other.drafters).run()
 
     def _asked(self, prompt: Prompt, options: Mapping[str, Any]) -> tuple[list[int], Request]:
-        self._engine.check_process()  # before it waits for who held the tokenizer when it was forked
         tokens, request = self.tokenize(prompt), request_of(options)
         if (wanted := request.constraint) is not None:
             with self._tokenizing:
@@ -174,6 +173,7 @@ class Runtime:
 
         Raises UsageError, ContextFull and ModelError as `generate` does.
         """
+        self._engine.check_process()  # before it waits for who held the tokenizer when it was forked
         if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
             raise UsageError(
                 f"a prompt is text, a list of messages, or a list of token ids, not {type(prompt).__name__}"

@@ -202,6 +202,8 @@ def test_a_forked_process_is_refused_the_runtime_it_inherited(model_files: Path)
             lambda: runtime.step([answer]),
             lambda: runtime.generate("stay"),
             lambda: runtime.astream("stay"),
+            lambda: runtime.tokenize("stay"),
+            lambda: runtime.chat().send("stay"),
             lambda: edgespec.load(model_files / "target.gguf"),  # would wait for threads that stayed behind
         ]
         child = os.fork()
