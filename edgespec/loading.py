@@ -33,6 +33,8 @@ from edgespec.visible import shorten
 
 log = logging.getLogger(__name__)
 
+USUAL_DISK = 1 << 30
+"""bytes of caches that may be saved"""
 USUAL_DEPTH = 4
 """what backends are compared at where the depth changes from round to round"""
 
@@ -59,7 +61,7 @@ def load(
     parallel: int = 1,
     cache_memory: int = 0,
     cache_dir: str | Path | None = None,
-    cache_disk: int = 1 << 30,
+    cache_disk: int | None = None,
 ) -> Runtime:
     """Load a target with its drafter.
 
@@ -89,20 +91,18 @@ def load(
         n_ctx tokens.
     cache_memory: bytes for the KV caches of conversations besides the last `parallel` ones.
     cache_dir, cache_disk: a folder that only this user can read, and how many bytes of KV caches are saved
-        there when the runtime is closed; the next one goes on from them. None: nothing is saved.
+        there when the runtime is closed (None: 1 GiB); the next one goes on from them. cache_dir None:
+        nothing is saved, and no cache_disk is taken.
 
     Raises UsageError, ModelError (IncompatiblePair among them), NotEnoughMemory, BackendError. Nothing is
     downloaded.
     """
     depth, n_ctx, threads, gpu_layers = map(as_python, (depth, n_ctx, threads, gpu_layers))
     parallel, cache_memory, cache_disk = map(as_python, (parallel, cache_memory, cache_disk))
-    numbers = {
-        "depth": depth,
-        "parallel": parallel,
-        "cache_memory": cache_memory,
-        "cache_disk": cache_disk,
-    }
-    for name, value in {**numbers, "n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}.items():
+    numbers: dict[str, object] = {"depth": depth, "parallel": parallel, "cache_memory": cache_memory}
+    optional: dict[str, object] = {"n_ctx": n_ctx, "threads": threads, "gpu_layers": gpu_layers}
+    optional["cache_disk"] = cache_disk
+    for name, value in {**numbers, **optional}.items():
         if name == "depth" and value == "auto":
             continue
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -113,8 +113,10 @@ def load(
     _check_kinds(switches, bool, "True or False")
     _check_kinds({**names, "kv_type": kv_type}, str | None, "a name")
     _check_kinds({"cache_dir": cache_dir}, str | Path | None, "a path, or None")
-    if parallel < 1 or min(cache_memory, cache_disk) < 0:
+    if parallel < 1 or min(cache_memory, cache_disk or 0) < 0:
         raise UsageError("parallel must be at least 1, and cache_memory and cache_disk 0 or more bytes")
+    if cache_disk is not None and cache_dir is None:
+        raise UsageError("--cache-disk limits what is saved in --cache-dir; give that, too, or leave it out")
     if provider is not None and backend == "llama.cpp" and draft_backend in (None, "llama.cpp"):
         raise UsageError("a provider is ONNX Runtime's; use it with --backend onnx, or leave it out")
     limit = LlamaCppOptions().max_rows - 1
@@ -166,7 +168,10 @@ def load(
         )
     if memory_check:
         check_memory(named.target, backend, file, runs_on, settings, cache_memory)
-    folder = None if cache_dir is None else Folder(path_named(str(cache_dir)), cache_disk, _bits(settings))
+    folder = None
+    if cache_dir is not None:
+        budget = USUAL_DISK if cache_disk is None else cache_disk
+        folder = Folder(path_named(str(cache_dir)), budget, _bits(settings))
     kept = Kept(cache_memory, folder)
     with ExitStack() as opened:  # what is loaded is freed again unless the runtime takes it over
         target = open_backend(named.target, backend, settings, USUAL_DEPTH if depth == "auto" else depth)

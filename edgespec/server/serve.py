@@ -65,7 +65,7 @@ class Serving:
     cache_dir: str | None = None
     """where caches are saved when models leave memory; None: nowhere"""
     cache_disk: int | None = None
-    """MB that may be saved there; None: USUAL_CACHE"""
+    """MB that may be saved there; None: as many as `load` takes"""
     max_body: int = 4 << 20
     idle_unload: float | None = None
     grace: float = 10.0
@@ -92,7 +92,7 @@ def serve(
                 parallel=parallel,
                 cache_memory=cache_memory,
                 cache_dir=serving.cache_dir,
-                cache_disk=(USUAL_CACHE if serving.cache_disk is None else serving.cache_disk) << 20,
+                cache_disk=None if serving.cache_disk is None else serving.cache_disk << 20,
             ),
             metrics,
             queue=serving.queue,

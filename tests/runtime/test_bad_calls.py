@@ -101,6 +101,7 @@ def test_a_prompt_of_the_wrong_kind_is_refused(runtime: edgespec.Runtime, prompt
         {"backend": ["onnx"]},
         {"power": ["saver"]},
         {"cache_dir": False},
+        {"cache_disk": 1 << 20},
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_refused(model_files: Path, options: dict[str, Any]) -> None:
