@@ -35,7 +35,7 @@ from edgespec.server.metrics import Counted, Metrics
 from edgespec.server.openapi import describe
 from edgespec.server.page import PREFIX, Page
 from edgespec.server.parsing import parse
-from edgespec.server.turns import Ticket, Turns, Wish
+from edgespec.server.turns import Ticket, Turns, Wish, stopping
 
 LARGE = 1 << 15
 """bytes of a body: the schemas in a larger one may take seconds, or minutes"""
@@ -83,6 +83,14 @@ class Service:
         return await self._complete(request, CompletionRequest)
 
     async def _complete(
+        self, request: Request, kind: type[ChatRequest] | type[CompletionRequest]
+    ) -> Response:
+        try:
+            return await self._completed(request, kind)
+        except asyncio.CancelledError:  # the server ends, and does not wait for a slow schema, say
+            raise stopping() from None  # uvicorn would log it as a failure, with a traceback
+
+    async def _completed(
         self, request: Request, kind: type[ChatRequest] | type[CompletionRequest]
     ) -> Response:
         body = await read_body(request, self._limits.max_body)

@@ -269,7 +269,7 @@ class Turns:
         """Queue a request. Raises ApiError when the queue is full, or the server is about to end."""
         with self._changed:
             if self._stopping:
-                raise _stopping()
+                raise stopping()
             free = self.about.parallel - len(self._answered)
             if len(self._waiting) >= self._room + free:
                 raise ApiError(
@@ -296,7 +296,7 @@ class Turns:
         with self._changed:
             self._stopping = True
             for ticket in self._waiting:
-                ticket.fail(_stopping())
+                ticket.fail(stopping())
             self._waiting.clear()
             self._changed.notify()
 
@@ -390,7 +390,7 @@ class Turns:
             if not ticket.wishes:
                 ticket.tell(None)
             elif self._stopping:
-                ticket.fail(_stopping())
+                ticket.fail(stopping())
             elif not ticket.cancelled:
                 self._waiting.append(ticket)
 
@@ -454,5 +454,6 @@ def _piece(index: int, said: Said, token: Token, piece_of: Callable[[int], bytes
     return Piece(index, said, likely, alternatives, token.origin, so_far)
 
 
-def _stopping() -> ApiError:
+def stopping() -> ApiError:
+    """The refusal of a server that was told to end."""
     return ApiError(503, "the server is about to end", code="shutting_down", retry_after=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from waiting import PATIENCE, until
 import edgespec
 from edgespec.control.policy import FixedDepth
 from edgespec.server import app, exchange
+from edgespec.server.metrics import Metrics
 
 from .conftest import Server, loader, served, turns
 
@@ -340,3 +342,29 @@ def test_a_server_that_ends_refuses_what_waits(endless: Server) -> None:
         endless.turns.refuse()
         assert waiting.result().status_code == 503
         assert endless.post(TEXT, ENDLESS).json()["error"]["code"] == "shutting_down"
+
+
+def test_a_request_that_is_cancelled_as_the_server_waits_no_longer_is_refused_and_is_no_failure(
+    tiny: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a schema that takes longer than the server's grace, say; uvicorn logs failures with tracebacks."""
+    begun, on = threading.Event(), threading.Event()
+
+    def slowly(*_: object) -> None:
+        begun.set()
+        assert on.wait(PATIENCE)
+
+    async def cancelled() -> httpx.Response:
+        asgi = httpx.ASGITransport(app.application(tiny.turns, Metrics(), "tiny", app.Limits()))
+        async with httpx.AsyncClient(transport=asgi, base_url="http://tiny") as client:
+            asking = asyncio.create_task(client.post(TEXT, json=ENDLESS))
+            try:
+                assert await asyncio.to_thread(begun.wait, PATIENCE)
+                asking.cancel()
+                return await asking
+            finally:
+                on.set()
+
+    monkeypatch.setattr(app, "parse", slowly)
+    refused = asyncio.run(cancelled())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
