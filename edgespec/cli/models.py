@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -60,10 +62,8 @@ def inspect(name: str, full: bool, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(name: str, yes: bool) -> None:
     """Delete the pulled files of NAME, and what interrupted pulls of it left. Its conversions stay."""
-    from edgespec.hub.onnx_folder import size_of
     from edgespec.hub.remove import plan_removal, remove
     from edgespec.hub.sizes import human
-    from edgespec.visible import visible
 
     removal = plan_removal(name)
     for file in removal.kept:
@@ -73,6 +73,17 @@ def rm(name: str, yes: bool) -> None:
         click.confirm(f"Delete {names} ({human(removal.bytes)})?", abort=True, err=True)
     click.echo(f"{human(remove(removal))} freed.")
     if left := removal.conversions:
-        folders = " and ".join(f"{visible(str(folder))} ({human(size_of(folder))})" for folder in left)
         what = "a conversion, which works" if len(left) == 1 else "conversions, which work"
-        click.echo(f"Left: {folders}, {what} without the file; delete what you do not want.", err=True)
+        said = f"{_named(left)}, {what} without the file; delete what you do not want."
+        click.echo(f"Left: {said}", err=True)
+    if left := removal.unfinished:
+        said = f"{_named(left)}, of conversions that are under way or were killed; delete what is of no use."
+        click.echo(f"Left: {said}", err=True)
+
+
+def _named(folders: Sequence[Path]) -> str:
+    from edgespec.hub.onnx_folder import size_of
+    from edgespec.hub.sizes import human
+    from edgespec.visible import visible
+
+    return " and ".join(f"{visible(str(folder))} ({human(size_of(folder))})" for folder in folders)

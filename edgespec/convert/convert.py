@@ -35,6 +35,7 @@ from edgespec.convert.folder import (
     MODEL,
     PARTIAL,
     TREE,
+    UNFINISHED,
     VERSION,
     VOCABULARY,
     Report,
@@ -118,7 +119,7 @@ def convert(
                 return Conversion(folder, known, fresh=False)
             progress.message(f"{folder.name} is damaged, and is made again")
         place = folder.resolve()  # it may be a link to where there is more room
-        partial, old = (place.with_name(place.name + end) for end in (PARTIAL, f".old{PARTIAL}"))
+        partial, old = (place.with_name(place.name + end) for end in UNFINISHED)
         for left in (partial, old):  # of an attempt that was killed
             shutil.rmtree(left, ignore_errors=True)
         _require_room(source, storage, place)

@@ -21,6 +21,8 @@ MODEL, TREE, DATA, VOCABULARY, REPORT = (
 )
 PARTIAL = ".partial"
 """behind the name of a folder that is still being written, or was when a process was killed"""
+UNFINISHED = (PARTIAL, f".old{PARTIAL}")
+"""behind the names of the new folder and of the one that is put aside for it"""
 HEAD = "head.npy"
 """of a trimmed draft: the ids whose rows its output head has, int32, ascending"""
 
@@ -78,8 +80,17 @@ def trimmed_folder_for(source: Path) -> Path:
 
 def folders_of(source: Path) -> list[Path]:
     """What was made of a GGUF file and lies beside it."""
-    folders = (folder_for(source), folder_for(source, portable=True), trimmed_folder_for(source))
-    return [folder for folder in folders if folder.is_dir()]
+    return [folder for folder in _folders_for(source) if folder.is_dir()]
+
+
+def unfinished_of(source: Path) -> list[Path]:
+    """What is being made of it, or was when a process was killed; the next attempt deletes that."""
+    places = (folder.with_name(folder.name + end) for folder in _folders_for(source) for end in UNFINISHED)
+    return [place for place in places if place.is_dir()]
+
+
+def _folders_for(source: Path) -> tuple[Path, ...]:
+    return folder_for(source), folder_for(source, portable=True), trimmed_folder_for(source)
 
 
 def _beside(source: Path, suffix: str) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.convert.folder import folders_of
+from edgespec.convert.folder import folders_of, unfinished_of
 from edgespec.errors import HubError
 from edgespec.hub import store
 from edgespec.hub.catalog import RemoteFile, hub_file, load_catalog
@@ -25,7 +26,15 @@ class Removal:
     @property
     def conversions(self) -> tuple[Path, ...]:
         """Folders that were made of the files to delete; they stay."""
-        return tuple(dict.fromkeys(f for file in self.files for f in folders_of(store.path_of(file))))
+        return self._beside(folders_of)
+
+    @property
+    def unfinished(self) -> tuple[Path, ...]:
+        """Folders of conversions of them that are under way, or were killed; they stay, too."""
+        return self._beside(unfinished_of)
+
+    def _beside(self, find: Callable[[Path], list[Path]]) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(f for file in self.files for f in find(store.path_of(file))))
 
     @property
     def bytes(self) -> int:

@@ -191,6 +191,18 @@ def test_rm_names_the_conversions_it_leaves(
     assert {path.suffix for path in folder.iterdir()} == {".onnx-edgespec", ".onnx-trimmed"}
 
 
+def test_rm_names_what_a_conversion_that_was_killed_left(
+    hub: FakeHub, run: Callable[..., Result], store_root: Path
+) -> None:
+    hub.add("maker/tiny/tiny.gguf", bytes(1000))
+    succeed(run(pull, NAME))
+    left = store_root / "maker/tiny/tiny.onnx-portable.partial"
+    left.mkdir()
+    (left / "model.onnx.data").write_bytes(bytes(7000))
+    (said,) = run(models, "rm", NAME, "--yes").stderr.splitlines()
+    assert said.startswith(f"Left: {left} (7 kB), of conversions that are under way or were killed")
+
+
 def test_rm_waits_for_nobody(hub: FakeHub, run: Callable[..., Result], store_root: Path) -> None:
     from edgespec.hub import store
     from edgespec.hub.catalog import hub_file
