@@ -43,7 +43,7 @@ def explain(
         answer = runtime.stream(prompt, **options)
         tokens = follow(answer, progress)
         if painter:
-            painter.summary(rounds)
+            painter.summary(rounds, answer.stats.tokens)
             painter.line(visible(answer.stats.line()))
         else:
             found = result(runtime, answer, tokens, generating)

@@ -63,8 +63,9 @@ class Painter:
         else:
             self._print(Text(f"{self._round:>4} ") + Text(" ").join(words))
 
-    def summary(self, rounds: Sequence[RoundView]) -> None:
-        """How many drafts were accepted how often, and what it saved."""
+    def summary(self, rounds: Sequence[RoundView], answered: int) -> None:
+        """How many drafts were accepted how often, and what it saved. answered: tokens of the answer, among
+        which those that ended it do not count."""
         lengths = Counter(r.accepted for r in rounds if r.drafted)
         if lengths:
             most = max(lengths.values())
@@ -74,8 +75,9 @@ class Painter:
                 self._print(Text(f"{length:>4} ").append(bar, "green").append(f" {lengths[length]}"))
         if rounds:
             tokens, passes = sum(r.tokens for r in rounds), len(rounds)
+            ending = ", with what ended the answer," if tokens > answered else ""
             self.line(
-                f"{tokens} tokens in {passes} passes of the target, {tokens / passes:.2f} a pass; "
+                f"{tokens} tokens{ending} in {passes} passes of the target, {tokens / passes:.2f} a pass; "
                 f"plain decoding needs {tokens} passes"
             )
 

@@ -35,14 +35,14 @@ def rejected_in_the_middle() -> Round:
     )
 
 
-def painted(*rounds: RoundView, colour: bool) -> str:
+def painted(*rounds: RoundView, colour: bool, answered: int = 99) -> str:
     out = io.StringIO()
     painter = Painter(
         Console(file=out, force_terminal=colour, width=100, color_system="standard" if colour else None)
     )
     for seen in rounds:
         painter.round(seen)
-    painter.summary(rounds)
+    painter.summary(rounds, answered)
     return out.getvalue()
 
 
@@ -112,6 +112,14 @@ def test_colours(target: LlamaCpp, look: str) -> None:
 def test_a_bonus_is_cyan(target: LlamaCpp) -> None:
     bonus = a_round([Node(ID_A, Q)], [Token(ID_A, "a", "draft"), Token(ID_M, "m", "bonus")])
     assert "\x1b[36mm\x1b[0m" in painted(view(bonus, target.tokenizer, True), colour=True)
+
+
+def test_the_tokens_that_ended_the_answer_are_counted_and_told(target: LlamaCpp) -> None:
+    """The report of an answer is without them."""
+    plain = view(a_round([], [Token(ID_A, "a", "plain")]), target.tokenizer, True)
+    end = view(a_round([], [Token(END, "", "plain")]), target.tokenizer, True)
+    said = painted(plain, end, colour=False, answered=1)
+    assert "2 tokens, with what ended the answer, in 2 passes of the target" in said
 
 
 def test_the_histogram_counts_rounds_with_drafts_only(target: LlamaCpp) -> None:
