@@ -190,8 +190,6 @@ def _check(serving: Serving) -> None:
         raise UsageError("the API key has characters that HTTP cannot send; use letters, digits and signs")
     if serving.api_key is not None and (not serving.api_key or serving.api_key != serving.api_key.strip()):
         raise UsageError("the API key is empty, or has blanks around it, which HTTP drops; give one without")
-    if serving.cache_disk is not None and serving.cache_dir is None:
-        raise UsageError("--cache-disk limits what is saved in --cache-dir; give that, too, or leave it out")
     if serving.name is not None and not serving.name.strip():
         raise UsageError("--name is empty; give the model a name, or leave it out")
     for origin in serving.origins:
