@@ -151,7 +151,9 @@ def check_memory(
     for role, file, named in (("target", target, backend), ("draft", draft, draft_backend or backend)):
         if file is None:
             continue
-        choices = ["llama.cpp", "onnx"] if named == "auto" else [named]
+        choices = [named]
+        if named == "auto":
+            choices = ["onnx"] if is_onnx(file.path) else ["llama.cpp", *["onnx"] * has_conversion(file)]
         ways = [(part, way) for way in choices if way in RUNTIME and (part := _loaded(file, way, settings))]
         if not ways:  # it cannot be loaded; who tries says why
             return

@@ -95,16 +95,22 @@ def test_without_kernels_a_conversion_for_them_is_refused(
 
 
 @pytest.mark.parametrize("missing", ["onnxruntime", "onnx"])
-def test_where_onnx_is_not_installed_a_portable_conversion_is_passed_over_aloud(
-    model: Path, missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_where_onnx_is_not_installed_conversions_are_passed_over_aloud(
+    model: Path,
+    no_kernels: None,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    convert(model, portable=True)
+    for portable in (False, True):
+        convert(model, portable=portable)
     _warn_without.cache_clear()
     caplog.set_level(logging.WARNING)
+    caplog.clear()
     monkeypatch.setitem(sys.modules, missing, None)
     assert loads(model, "auto") == "LlamaCpp"
-    assert [line for line in caplog.messages if "not used" in line] == [
-        f"tiny.onnx-portable is not used: there is no {missing} here; pip install 'edgespec[onnx]'"
+    assert [line for line in caplog.messages if "tiny.onnx" in line] == [
+        f"tiny.onnx-edgespec is not used: there is no {missing} here; pip install 'edgespec[onnx]'"
     ]
     assert {plan.backend for plan in plans(resolve_pair(str(model)))} == {"llama.cpp"}
 
