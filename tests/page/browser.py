@@ -149,4 +149,4 @@ class ChatPage:
         return [e["message"] for e in self.chrome.get_log("browser") if e["level"] in ("SEVERE", "WARNING")]
 
 
-ENTER, TAB, ESCAPE = Keys.ENTER, Keys.TAB, Keys.ESCAPE
+ENTER, TAB, ESCAPE, PASTE = Keys.ENTER, Keys.TAB, Keys.ESCAPE, Keys.CONTROL + "v"

@@ -13,8 +13,8 @@ from waiting import until
 
 import edgespec
 
-from .browser import ENTER, ESCAPE, ChatPage
-from .conftest import SAID, THOUGHT
+from .browser import ENTER, ESCAPE, PASTE, ChatPage
+from .conftest import CODE, SAID, THOUGHT
 from .scripted import write_scripted
 
 if TYPE_CHECKING:
@@ -379,3 +379,19 @@ def test_text_that_another_app_shares_waits_in_the_message_box(page: ChatPage, t
     page.ready()
     assert page.by_id("input").get_property("value") == shared and page.texts == []
     assert page.complaints() == []
+
+
+def test_what_is_copied_over_plain_http_keeps_its_lines(chrome: Chrome, scripted: Server) -> None:
+    """Browsers have no `navigator.clipboard` for a server that is another machine's."""
+    page = ChatPage.of(chrome, scripted.url)
+    page.script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.ask("stay")
+    button = page.button("Copy answer")
+    button.click()
+    page.until(lambda: page.announced == "Copied")
+    assert page.chrome.switch_to.active_element == button
+    page.by_id("input").send_keys(PASTE)
+    assert CODE in page.by_id("input").get_property("value")
+    page.script("document.execCommand = () => false")
+    button.click()
+    page.until(lambda: "did not allow copying" in page.by_id("toasts").text)

@@ -59,12 +59,15 @@ export function toast(text, action) {
 /** Put text on the clipboard; pages that did not come over HTTPS or from this machine need the old way. */
 export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const area = el("textarea", { class: "visually-hidden" });
+  const focused = document.activeElement;
+  const area = el("textarea", { class: "visually-hidden", readonly: true }); // or a phone shows its keyboard
   area.value = text;
   document.body.append(area);
   area.select();
-  document.execCommand("copy");
+  const copied = document.execCommand("copy");
   area.remove();
+  focused?.focus();
+  if (!copied) throw new Error("the browser did not copy");
 }
 
 /** A button that copies what `text()` says and confirms it by its icon. */
