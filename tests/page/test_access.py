@@ -182,3 +182,35 @@ def test_only_the_server_is_asked(chrome: Chrome, scripted: Server) -> None:
     assert f"{scripted.url}/v1/chat/completions" in requested
     assert {url for url in requested if not url.startswith((scripted.url, "data:"))} == set()
     assert page.complaints() == []
+
+
+def test_keys_that_end_a_conversion_neither_send_nor_stop(chrome: Chrome, endless: Server) -> None:
+    """Who writes Japanese confirms words with Enter and takes them back with Escape. Safari tells of that
+    Enter when the composition has ended, by its number alone."""
+    page = ChatPage.of(chrome, endless.url)
+
+    def convert(selector: str, key: str) -> None:
+        page.script(
+            "for (const how of [{isComposing: true}, {keyCode: 229}]) document.querySelector(arguments[0])"
+            ".dispatchEvent(new KeyboardEvent('keydown', {key: arguments[1], bubbles: true, ...how}))",
+            selector,
+            key,
+        )
+
+    page.by_id("input").send_keys("stay")
+    convert("#input", "Enter")
+    assert page.texts == [] and page.by_id("input").get_property("value") == "stay"
+    page.press(ENTER)
+    page.until(lambda: page.answer)
+    convert("#input", "Escape")
+    page.script("arguments[0].click()", page.button("Rename “stay”"))
+    convert("#conversations input", "Enter")
+    assert page.chrome.switch_to.active_element.get_attribute("aria-label") == "Title"
+    page.press(ESCAPE)
+    page.script("arguments[0].click()", page.button("Edit message"))  # the answer moves it
+    convert(".editor textarea", "Escape")
+    assert page.all(".editor") and page.answering
+    page.press(ESCAPE)
+    assert not page.all(".editor") and page.answering
+    page.by_id("send").click()
+    page.until(lambda: not page.answering)

@@ -3,7 +3,7 @@
 import * as answering from "./answering.js";
 import * as connection from "./connection.js";
 import { create, cutFrom, say } from "./conversation.js";
-import { $, announce, relabel, toast } from "./dom.js";
+import { $, announce, composes, relabel, toast } from "./dom.js";
 import { Answer, Question } from "./messages.js";
 import { Follower } from "./scroll.js";
 import * as settingsDialog from "./settings.js";
@@ -228,13 +228,13 @@ function submit() {
 input.addEventListener("input", fit);
 addEventListener("resize", fit); // a phone was turned: lines break elsewhere
 input.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || touch.matches) return;
+  if (event.key !== "Enter" || event.shiftKey || composes(event) || touch.matches) return;
   event.preventDefault();
   if (!answering.isRunning(current.id)) submit();
 });
 $("composer").addEventListener("submit", (event) => (event.preventDefault(), submit()));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !$("settings").open) answering.stop(current.id);
+  if (event.key === "Escape" && !composes(event) && !$("settings").open) answering.stop(current.id);
 });
 
 $("examples").addEventListener("click", (event) => {

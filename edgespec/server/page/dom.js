@@ -56,6 +56,10 @@ export function toast(text, action) {
   setTimeout(dismiss, action ? 10_000 : 5_000);
 }
 
+/** Whether a key is for an input method (of Japanese, say): Enter takes the word that it offers, Escape drops it. Safari
+ * tells of that Enter when the composition has ended already, by this number alone. */
+export const composes = (event) => event.isComposing || event.keyCode === 229;
+
 /** Put text on the clipboard; pages that did not come over HTTPS or from this machine need the old way. */
 export async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);

@@ -1,7 +1,7 @@
 /** How a message looks, and what can be done with it. */
 
 import { isEmpty, tokens } from "./conversation.js";
-import { copyButton, el, icon, iconButton } from "./dom.js";
+import { composes, copyButton, el, icon, iconButton } from "./dom.js";
 import { Markdown } from "./markdown.js";
 
 const ORIGINS = { draft: "drafted and accepted", bonus: "bonus token", corrected: "corrected by the target", plain: "decoded plainly" };
@@ -41,7 +41,7 @@ export class Question {
           if (text.value.trim()) this.onedit(text.value);
         },
         onkeydown: (event) => {
-          if (event.key === "Escape") (event.stopPropagation(), leave());
+          if (event.key === "Escape" && !composes(event)) (event.stopPropagation(), leave());
           if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
         },
       },

@@ -1,6 +1,6 @@
 /** The list of conversations, and the drawer it becomes on phones. */
 
-import { $, el, iconButton } from "./dom.js";
+import { $, composes, el, iconButton } from "./dom.js";
 
 const narrow = matchMedia("(max-width: 820px)");
 
@@ -44,7 +44,7 @@ function rename(item, conversation, actions) {
     else item.replaceChildren(...kept);
   };
   input.addEventListener("keydown", (event) => {
-    if (event.isComposing) return;
+    if (composes(event)) return;
     if (event.key === "Enter") end(input.value);
     if (event.key === "Escape") (event.stopPropagation(), end(null));
   });
@@ -81,7 +81,7 @@ export function start() {
   $("close-sidebar").addEventListener("click", close);
   $("scrim").addEventListener("click", close);
   $("sidebar").addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !document.body.classList.contains("drawer")) return;
+    if (event.key !== "Escape" || composes(event) || !document.body.classList.contains("drawer")) return;
     event.stopPropagation(); // it would stop the answer
     close();
   });
