@@ -395,3 +395,31 @@ def test_what_is_copied_over_plain_http_keeps_its_lines(chrome: Chrome, scripted
     page.script("document.execCommand = () => false")
     button.click()
     page.until(lambda: "did not allow copying" in page.by_id("toasts").text)
+
+
+def test_where_a_browser_may_store_nothing_the_model_answers(chrome: Chrome, scripted: Server) -> None:
+    """As in Firefox with all cookies blocked."""
+    forbidden = """for (const name of ['BroadcastChannel', 'indexedDB', 'localStorage'])
+        Object.defineProperty(window, name, {get() { throw new DOMException('no', 'SecurityError'); }});"""
+    early = chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": forbidden})
+    try:
+        page = ChatPage.of(chrome, scripted.url)
+        assert "does not keep" in page.by_id("toasts").text
+        assert page.ask("stay").startswith("Hi you")
+    finally:
+        chrome.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", early)
+
+
+def test_conversations_are_kept_again_after_the_browser_closed_their_database(
+    chrome: Chrome, scripted: Server
+) -> None:
+    """It does so on phones that slept, and where somebody clears its data."""
+    page = ChatPage.of(chrome, scripted.url)
+    page.ask("stay")
+    store = {"origin": scripted.url, "storageTypes": "indexeddb"}
+    chrome.execute_cdp_cmd("Storage.clearDataForOrigin", store)
+    page.ask("yes")
+    before = page.texts
+    assert len(before) == 4 and page.by_id("toasts").text == ""
+    page.reload()
+    assert page.texts == before

@@ -2,16 +2,26 @@
 
 import { toast } from "./dom.js";
 
-const database = new Promise((resolve, reject) => {
-  const opening = indexedDB.open("edgespec", 1);
-  opening.onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
-  opening.onsuccess = () => resolve(opening.result);
-  opening.onerror = () => reject(opening.error);
-});
-database.catch(() => {}); // each use reports it
+let opened = null; // a promise of the database
+
+function database() {
+  opened ??= new Promise((resolve, reject) => {
+    const opening = indexedDB.open("edgespec", 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
+    opening.onsuccess = () => {
+      opening.result.onclose = () => (opened = null); // by the browser: site data cleared, a phone that slept
+      resolve(opening.result);
+    };
+    opening.onerror = () => {
+      opened = null;
+      reject(opening.error);
+    };
+  });
+  return opened;
+}
 
 async function conversations(mode, request) {
-  const transaction = (await database).transaction("conversations", mode);
+  const transaction = (await database()).transaction("conversations", mode);
   const asked = request(transaction.objectStore("conversations"));
   return new Promise((resolve, reject) => {
     transaction.oncomplete = () => resolve(asked.result);
@@ -19,8 +29,16 @@ async function conversations(mode, request) {
   });
 }
 
-/** Other tabs with this page hear which conversation changed. */
-const channel = new BroadcastChannel("edgespec");
+/** Other tabs with this page hear which conversation changed. Null where Firefox may store nothing. */
+const channel = connect();
+
+function connect() {
+  try {
+    return new BroadcastChannel("edgespec");
+  } catch {
+    return null;
+  }
+}
 
 /** Every conversation. */
 export const all = () => conversations("readonly", (store) => store.getAll());
@@ -30,16 +48,18 @@ export const get = (id) => conversations("readonly", (store) => store.get(id));
 
 export async function put(conversation) {
   await conversations("readwrite", (store) => store.put(conversation));
-  channel.postMessage(conversation.id);
+  channel?.postMessage(conversation.id);
 }
 
 export async function remove(id) {
   await conversations("readwrite", (store) => store.delete(id));
-  channel.postMessage(id);
+  channel?.postMessage(id);
 }
 
 /** Call `listener` with the id of a conversation that another tab changed or deleted. */
-export const onChange = (listener) => (channel.onmessage = (event) => listener(event.data));
+export function onChange(listener) {
+  if (channel) channel.onmessage = (event) => listener(event.data);
+}
 
 const DEFAULTS = {
   system: "",
