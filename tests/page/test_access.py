@@ -111,6 +111,20 @@ def test_all_controls_can_be_touched(chrome: Chrome, scripted: Server) -> None:
     assert wide == 390
 
 
+def test_the_drawer_has_the_focus_as_soon_as_it_opens(chrome: Chrome, endless: Server) -> None:
+    page = ChatPage.of(chrome, endless.url, "phone")
+    page.say("stay")
+    page.until(lambda: page.answer)
+    page.by_id("open-sidebar").click()
+    assert page.chrome.switch_to.active_element == page.by_id("close-sidebar")
+    page.press(ESCAPE)  # closes it, and does not stop the answer
+    page.settle()
+    assert page.chrome.switch_to.active_element == page.by_id("open-sidebar")
+    assert page.by_id("open-sidebar").get_attribute("aria-expanded") == "false" and page.answering
+    page.by_id("send").click()
+    page.until(lambda: not page.answering)
+
+
 def test_the_message_box_fits_its_text_when_a_phone_is_turned(chrome: Chrome, scripted: Server) -> None:
     page = ChatPage.of(chrome, scripted.url, "phone")
     box = page.by_id("input")

@@ -320,6 +320,8 @@ def test_a_key_is_asked_for_and_kept_and_the_message_tried_again(chrome: Chrome,
     with served(loader(file), api_key="sesame") as server:
         page = ChatPage.of(chrome, server.url)
         page.until(lambda: page.by_id("settings").is_displayed())
+        page.button("Close the settings").click()  # whoever closes them
+        page.by_id("open-settings").click()  # finds the field there again
         page.by_id("s-key").send_keys("open —", ENTER)  # which no header can hold
         page.until(lambda: "API key" in page.by_id("banner-text").text)
         assert not page.by_id("settings").is_displayed()

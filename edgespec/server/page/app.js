@@ -161,7 +161,7 @@ function remove(id) {
   else showEverything();
 }
 
-function openSettings(wrongKey = false) {
+function openSettings(wrongKey = connection.wantsKey) {
   settingsDialog.open(current.system, wrongKey);
 }
 

@@ -7,6 +7,9 @@ import { settings } from "./store.js";
 
 const AGAIN = 4_000; // milliseconds between two looks for a server that is not there
 
+/** Whether the server wants a key, or another one. */
+export let wantsKey = false;
+
 let timer = 0;
 
 /** Ask the server what it serves, and show that, or why it cannot be shown. `onkey` is called when it wants
@@ -15,13 +18,14 @@ export async function check(onkey) {
   clearTimeout(timer);
   try {
     const about = await api.about(settings.key);
+    wantsKey = false;
     strip.serving(about);
     describe(about);
     banner(null);
   } catch (refusal) {
     if (!(refusal instanceof api.Refusal)) throw refusal;
     banner(refusal.kind === "unreachable" ? "The server cannot be reached. Your conversations are here; to go on, start it again with “edgespec serve”. This page finds it by itself." : refusal.message);
-    if (refusal.kind === "key") onkey();
+    if (refusal.kind === "key") ((wantsKey = true), onkey());
     else timer = setTimeout(() => document.hidden || check(onkey), AGAIN);
   }
 }
