@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,6 +178,38 @@ def test_the_page_opens_without_the_server_and_says_so(chrome: Chrome, tmp_path:
     page.until(lambda: page.all(".error"))
     assert "edgespec serve" in page.all(".error")[0].text
     assert page.texts[:3] == ["stay", "yes it is", "yes"]
+
+
+class NobodyThere(BaseHTTPRequestHandler):
+    """A proxy without the server behind it."""
+
+    def do_GET(self) -> None:
+        self.send_error(502)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing."""
+
+
+def test_the_page_opens_where_a_proxy_says_that_no_server_is_there(chrome: Chrome, tmp_path: Path) -> None:
+    file = write_scripted(tmp_path / "scripted.gguf", "yes")
+    with served(loader(file)) as server:
+        page = ChatPage.of(chrome, server.url)
+        page.script("return navigator.serviceWorker.ready.then(() => true)")
+        page.until(lambda: page.script("return navigator.serviceWorker.controller !== null"))
+    port = int(server.url.rpartition(":")[2])
+    with ThreadingHTTPServer(("127.0.0.1", port), NobodyThere) as proxy:
+        Thread(target=proxy.serve_forever).start()
+        try:
+            page.load()
+            page.until(lambda: page.by_id("banner").is_displayed())
+            assert "cannot be reached" in page.by_id("banner-text").text
+            page.say("stay")
+            page.until(lambda: page.all(".error"))
+            assert "cannot be reached" in page.all(".error")[0].text
+        finally:
+            proxy.shutdown()
 
 
 def test_it_can_be_installed(chrome: Chrome, scripted: Server) -> None:

@@ -26,8 +26,9 @@ async function request(path, key, options = {}) {
 }
 
 async function refusal(response) {
-  const body = await response.json().catch(() => ({}));
-  return inWords(response.status, body.error ?? {}, Number(response.headers.get("Retry-After")));
+  const { error } = (await response.json().catch(() => null)) ?? {};
+  if (!error && response.status >= 500) return new Refusal(UNREACHABLE, "unreachable"); // a proxy says so
+  return inWords(response.status, error ?? {}, Number(response.headers.get("Retry-After")));
 }
 
 function inWords(status, error, wait) {

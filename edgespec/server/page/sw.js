@@ -32,13 +32,8 @@ self.addEventListener("fetch", (event) => {
 async function served(request, path) {
   const silence = new AbortController();
   const timer = setTimeout(() => silence.abort(), PATIENCE);
-  try {
-    return await fetch(request, { signal: silence.signal });
-  } catch (error) {
-    const kept = await caches.match(path, { cacheName: CACHE });
-    if (kept) return kept;
-    throw error;
-  } finally {
-    clearTimeout(timer); // once it answers, it may take its time
-  }
+  const answer = fetch(request, { signal: silence.signal }).finally(() => clearTimeout(timer)); // then it may take its time
+  const response = await answer.catch(() => null);
+  if (response && response.status < 500) return response; // else a proxy may speak for a server that is not there
+  return (await caches.match(path, { cacheName: CACHE })) ?? answer;
 }
