@@ -84,11 +84,23 @@ def test_another_tab_shows_the_answer_grow_and_redraws_nothing_else(chrome: Chro
         page.until(lambda: len(page.answer) > len(seen))
         assert page.answer.startswith(seen)
         assert page.script("return document.querySelector('.message.assistant').mine")
+        assert "unfinished" in page.chrome.find_element("css selector", ".assistant .meta").text
     finally:
         chrome.close()
         chrome.switch_to.window(asking)
     page.by_id("send").click()
     page.until(lambda: not page.answering)
+
+
+def test_the_next_message_leaves_what_stands_above_it_as_it_is(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    page.ask("stay")
+    page.chrome.find_element("css selector", ".reasoning summary").click()
+    page.button("Edit message").click()
+    page.press(" or go")
+    page.ask("yes")
+    assert page.all(".thoughts")[0].text == THOUGHT
+    assert page.all(".editor textarea")[0].get_property("value") == "stay or go"
 
 
 def test_the_view_follows_the_answer_until_the_reader_scrolls_up(chrome: Chrome, endless: Server) -> None:

@@ -18,14 +18,15 @@ const follower = new Follower($("scroller"), $("content"));
 let current = create(settings.system);
 let views = new Map(); // of the current conversation's messages
 let waiting = false; // for the next time that is shown
-const PACE = 80; // milliseconds
+const PACE = 80; // milliseconds between two drawings of a growing answer
+let pace = PACE;
 const touch = matchMedia("(pointer: coarse)");
 
 // What is seen
 
 function showConversation() {
   strip.restart();
-  views = new Map(current.messages.map((message) => [message, viewOf(message)]));
+  views = new Map(current.messages.map((message) => [message, views.get(message) ?? viewOf(message)]));
   $("messages").replaceChildren(...[...views.values()].map((view) => view.element));
   showEverything();
   if (current.messages.length) follower.toEnd();
@@ -58,16 +59,18 @@ function showEverything() {
 }
 
 /** A growing answer changed: show that soon, with whatever comes until then. Often enough to be read; the
- * model may need the processor that draws. */
+ * model may need the processor that draws, which a long list takes longer for with every token. */
 function progress(message) {
   strip.sample(message.stats);
   if (waiting) return;
   waiting = true;
   setTimeout(() => {
     waiting = false;
+    const begun = performance.now();
     const running = answering.isRunning(current.id);
     views.get(message)?.show({ running, coloured: settings.coloured, last: true });
-  }, PACE);
+    pace = Math.max(PACE, 4 * (performance.now() - begun));
+  }, pace);
 }
 
 // What people do

@@ -84,11 +84,14 @@ function render(block, links) {
 export class Markdown {
   constructor(container) {
     this.container = container;
+    this.text = "";
     this.blocks = [];
     this.links = "{}";
   }
 
   show(text) {
+    if (text === this.text) return;
+    this.text = text;
     const found = blocksOf(text);
     const links = JSON.stringify(found.links);
     const relinked = links !== this.links; // what a link leads to may be said far behind it

@@ -96,7 +96,8 @@ export class Answer {
     this.waiting.hidden = !running || !isEmpty(message);
     this.reasoning.hidden = !message.reasoning;
     if (message.reasoning) {
-      this.thoughts.textContent = message.reasoning.trimEnd();
+      const thoughts = message.reasoning.trimEnd();
+      if (thoughts !== this.toldThoughts) this.thoughts.textContent = this.toldThoughts = thoughts;
       this.summary.textContent = running && !message.content ? "Thinking…" : "Thoughts";
     }
     this.rich.hidden = coloured;
@@ -131,8 +132,9 @@ export class Answer {
   }
 }
 
-function summary({ stats, finish }) {
+function summary({ stats, finish, error }) {
   const parts = [];
+  if (!finish && !error) parts.push("unfinished"); // the page was closed, or another tab has it
   if (finish === "stopped") parts.push("stopped");
   if (finish === "length") parts.push("ended at the token limit");
   if (stats) {
