@@ -262,3 +262,53 @@ def test_keys_that_end_a_conversion_neither_send_nor_stop(chrome: Chrome, endles
     assert not page.all(".editor") and page.answering
     page.by_id("send").click()
     page.until(lambda: not page.answering)
+
+
+SHOWN = """return import('/page/markdown.js').then(({Markdown}) => {
+    const make = (name, className, dir) => Object.assign(document.createElement(name), {className, dir});
+    const item = make('li', 'message', ''), box = make('div', 'body markdown', arguments[1]);
+    item.append(box);
+    document.getElementById('messages').append(item);
+    new Markdown(box).show(arguments[0]);
+"""
+"""the beginning of a script that shows Markdown in a message"""
+
+
+def test_hebrew_stands_on_the_right_and_the_code_in_it_on_the_left(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    page.by_id("input").send_keys("שלום")
+    assert page.script("return getComputedStyle(document.getElementById('input')).direction") == "rtl"
+    found = page.script(
+        SHOWN + "return [...box.querySelectorAll('li, code, pre')]"
+        ".map(e => [e.localName, getComputedStyle(e).direction])})",
+        "- שלום `f(x)`\n\n```\nf(x)\n```",
+        "auto",
+    )
+    assert found == [["li", "rtl"], ["code", "ltr"], ["pre", "ltr"], ["code", "ltr"]]
+    indented = page.script("return getComputedStyle(document.querySelector('.markdown ul')).paddingRight")
+    assert indented == "24px"
+
+
+def test_a_wide_table_scrolls_and_does_not_break_its_words(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url, "phone")
+    row = "| considerable " * 6 + "|\n"
+    wide = page.script(
+        SHOWN + "const {scrollWidth, clientWidth} = box.querySelector('.wide');"
+        "return [scrollWidth > clientWidth, clientWidth < 390]})",
+        row + "|---" * 6 + "|\n" + row,
+        "",
+    )
+    assert wide == [True, True]
+
+
+def test_where_a_system_forces_colours_lines_tell_what_tints_did(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url)
+    forced = {"features": [{"name": "forced-colors", "value": "active"}]}
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", forced)
+    styles = "return [...document.querySelectorAll(arguments[0])].map(e => getComputedStyle(e)[arguments[1]])"
+    assert page.script(styles, "#composer", "outlineStyle") == ["solid"]  # the box in it has the focus
+    assert "none" not in page.script(styles, "#legend i", "borderBottomStyle")
+    before = page.script(styles, "#colours", "backgroundColor")
+    page.by_id("colours").click()
+    page.settle()
+    assert page.script(styles, "#colours", "backgroundColor") != before

@@ -288,6 +288,19 @@ def test_a_link_whose_address_comes_behind_it_becomes_one_while_the_answer_grows
     assert found == [[["there", "https://example.com/"]], True]
 
 
+def test_a_title_ends_with_no_half_of_an_emoji(desk: ChatPage) -> None:
+    title = desk.script(
+        """return import("/page/conversation.js").then(({create, say}) => {
+            const conversation = create("");
+            say(conversation, arguments[0]);
+            return conversation.title;
+        })""",
+        "a" * 98 + "😀😀😀",
+    )
+    assert title == "a" * 98 + "😀…"
+
+
+
 def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:
     page = desk
 

@@ -28,8 +28,8 @@ export function say(conversation, content) {
   if (last?.role === "assistant" && isEmpty(last)) messages.pop();
   messages.push({ role: "user", content });
   if (!conversation.named && messages.length === 1) {
-    const line = content.trim().split("\n", 1)[0];
-    conversation.title = line.length > TITLE ? `${line.slice(0, TITLE - 1).trimEnd()}…` : line;
+    const line = [...content.trim().split("\n", 1)[0]]; // no half of an emoji
+    conversation.title = line.length > TITLE ? `${line.slice(0, TITLE - 1).join("").trimEnd()}…` : line.join("");
   }
   conversation.updated = Date.now();
 }

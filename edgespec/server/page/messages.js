@@ -29,7 +29,7 @@ export class Question {
   }
 
   edit() {
-    const text = el("textarea", { "aria-label": "Edit message", rows: Math.min(this.message.content.split("\n").length + 1, 12) });
+    const text = el("textarea", { "aria-label": "Edit message", dir: "auto", rows: Math.min(this.message.content.split("\n").length + 1, 12) });
     text.value = this.message.content;
     const leave = () => (this.show(), this.element.querySelector('[aria-label="Edit message"]').focus());
     const form = el(
@@ -64,7 +64,7 @@ export class Answer {
   constructor(message, actions) {
     this.message = message;
     this.waiting = el("p", { class: "waiting" }, el("span"), el("span"), el("span"));
-    this.thoughts = el("div", { class: "thoughts" });
+    this.thoughts = el("div", { class: "thoughts", dir: "auto" });
     this.summary = el("summary", {}, "Thoughts");
     this.reasoning = el("details", { class: "reasoning", hidden: true }, this.summary, this.thoughts);
     this.rich = el("div", { class: "markdown" });
