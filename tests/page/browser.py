@@ -46,6 +46,7 @@ class ChatPage:
         """Open it as somebody who has never been there, on a screen of this size."""
         width, height = SIZES[size]
         phone = size == "phone"
+        chrome.execute_script("try { sessionStorage.clear() } catch {}")  # below that stays
         chrome.get("about:blank")
         chrome.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
         page = cls(chrome, url)

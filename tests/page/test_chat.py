@@ -123,6 +123,18 @@ def test_the_view_follows_the_answer_until_the_reader_scrolls_up(chrome: Chrome,
     page.until(lambda: not page.answering)
 
 
+def test_a_message_half_written_outlives_a_reload(page: ChatPage) -> None:
+    """And a phone that drops the page from its memory."""
+    page.by_id("input").send_keys("stay")
+    page.reload()
+    assert page.by_id("input").get_property("value") == "stay"
+    page.by_id("send").click()
+    page.until(lambda: page.texts and not page.answering)
+    page.reload()
+    assert page.by_id("input").get_property("value") == "" and page.texts[0] == "stay"
+
+
+
 def test_regenerating_replaces_the_last_answer(desk: ChatPage) -> None:
     page = desk
     greedy(page, 8)

@@ -207,9 +207,11 @@ function grow(changed) {
 
 // The composer
 
+/** The text in the box changed, or its width. */
 function fit() {
   input.style.height = "auto";
   input.style.height = `${input.scrollHeight}px`;
+  store.saveDraft(input.value);
   $("send").disabled = !answering.isRunning(current.id) && !input.value.trim();
 }
 
@@ -270,6 +272,8 @@ settingsDialog.start({
   },
   key: () => connection.check(() => {}),
 });
+input.value ||= store.draft(); // somebody may have begun already
+fit();
 connection.check(() => openSettings(true));
 try {
   for (const conversation of await store.all()) conversations.set(conversation.id, conversation);

@@ -103,3 +103,20 @@ export function resetSampling() {
   for (const name of SAMPLING) settings[name] = DEFAULTS[name];
   saveSettings();
 }
+
+/** What stands in the message box: a reload keeps it, and a phone that drops this page from memory. */
+export function draft() {
+  try {
+    return sessionStorage.getItem("draft") ?? "";
+  } catch {
+    return "";
+  }
+}
+
+export function saveDraft(text) {
+  try {
+    sessionStorage.setItem("draft", text);
+  } catch {
+    // it lasts until the page is closed
+  }
+}
