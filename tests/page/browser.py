@@ -53,7 +53,7 @@ class ChatPage:
         page.has_screen(width, height, phone)
         chrome.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": phone})
         colours = [{"name": "prefers-color-scheme", "value": scheme}]
-        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
+        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": colours})
         for log in ("browser", "performance"):
             chrome.get_log(log)  # what was before is not about us
         page.load()

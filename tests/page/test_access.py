@@ -312,3 +312,15 @@ def test_where_a_system_forces_colours_lines_tell_what_tints_did(chrome: Chrome,
     page.by_id("colours").click()
     page.settle()
     assert page.script(styles, "#colours", "backgroundColor") != before
+
+
+def test_all_of_a_conversation_is_printed_and_no_controls(chrome: Chrome, scripted: Server) -> None:
+    page = ChatPage.of(chrome, scripted.url, "phone")
+    for _ in range(3):
+        page.ask("stay")
+    cut = "const s = document.getElementById('scroller'); return s.scrollHeight > s.clientHeight"
+    assert page.script(cut)
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert not page.script(cut) and page.all("button, textarea") == []
+    height = page.script("return document.documentElement.scrollHeight")
+    assert height >= page.script("return document.getElementById('messages').scrollHeight")
