@@ -119,6 +119,7 @@ def test_the_drawer_has_the_focus_as_soon_as_it_opens(chrome: Chrome, endless: S
     page.until(lambda: page.answer)
     page.by_id("open-sidebar").click()
     assert page.chrome.switch_to.active_element == page.by_id("close-sidebar")
+    page.settle()
     page.press(ESCAPE)  # closes it, and does not stop the answer
     page.settle()
     assert page.chrome.switch_to.active_element == page.by_id("open-sidebar")

@@ -70,6 +70,25 @@ def test_an_answer_is_seen_while_it_comes_and_stops_when_told(
     assert page.answer == kept
 
 
+def test_an_answer_is_stopped_by_whatever_name_a_browser_knows_that(chrome: Chrome, endless: Server) -> None:
+    page = ChatPage.of(chrome, endless.url)
+    page.script(
+        """const asked = fetch;
+        window.fetch = async (path, options) => {
+            const reader = (await asked(path, options)).body.getReader();
+            const failed = (to) => () => to.error(new TypeError("Load failed"));
+            const read = (to) => ({done, value}) => done ? to.close() : to.enqueue(value);
+            return new Response(new ReadableStream({pull: (to) => reader.read().then(read(to), failed(to))}));
+        };"""
+    )
+    page.say("stay")
+    page.until(lambda: page.answer)
+    page.by_id("send").click()
+    page.until(lambda: not page.answering)
+    assert page.announced == "Stopped" and page.all(".error") == []
+
+
+
 def test_another_tab_shows_the_answer_grow_and_redraws_nothing_else(chrome: Chrome, endless: Server) -> None:
     page = ChatPage.of(chrome, endless.url)
     page.say("stay")

@@ -35,7 +35,7 @@ export async function answer(conversation, onprogress) {
       }
     }
   } catch (error) {
-    outcome = failed(message, error);
+    outcome = failed(message, abort.signal.aborted ? abort.signal.reason : error); // whatever the browser calls it
   }
   if (running.get(conversation.id) === abort) running.delete(conversation.id); // or an edit began another
   conversation.updated = Date.now();
