@@ -154,6 +154,18 @@ def test_a_message_half_written_outlives_a_reload(page: ChatPage) -> None:
 
 
 
+def test_an_answer_says_whether_the_context_ended_it_or_the_limit(chrome: Chrome, endless_file: Path) -> None:
+    with served(loader(endless_file, n_ctx=256)) as server:
+        page = ChatPage.of(chrome, server.url)
+        page.ask("stay")
+        assert "the context is full" in page.chrome.find_element("css selector", ".assistant .meta").text
+        greedy(page, 3)
+        page.by_id("new").click()
+        page.ask("yes")
+        assert "ended at the token limit" in page.chrome.find_element("css selector", ".assistant .meta").text
+
+
+
 def test_regenerating_replaces_the_last_answer(desk: ChatPage) -> None:
     page = desk
     greedy(page, 8)

@@ -19,7 +19,7 @@ export const stop = (id) => running.get(id)?.abort();
 export async function answer(conversation, onprogress) {
   const abort = new AbortController();
   const body = { messages: forServer(conversation), ...sampling() };
-  const message = beginAnswer(conversation);
+  const message = beginAnswer(conversation, settings.max_tokens);
   running.set(conversation.id, abort);
   let written = Date.now();
   let outcome = "done";

@@ -1,8 +1,8 @@
 /** A conversation: what it consists of, what the server is sent of it, and how an answer grows.
  *
  * A conversation is {id, title, named, system, created, updated, messages}; a message {role, content}, and of
- * an answer also reasoning, spans, stats, finish and error. `spans` are the answer's tokens in order, each
- * as [characters, origin]. Everything is plain data, as IndexedDB keeps it.
+ * an answer also reasoning, spans, stats, finish, error and limit. `spans` are the answer's tokens in order, each
+ * as [characters, origin]; `limit` is how many it may have, or null. Everything is plain data, as IndexedDB keeps it.
  */
 
 const TITLE = 100; // characters
@@ -34,9 +34,9 @@ export function say(conversation, content) {
   conversation.updated = Date.now();
 }
 
-/** Add an answer that has nothing yet. */
-export function beginAnswer(conversation) {
-  const message = { role: "assistant", content: "", reasoning: "", spans: [], stats: null, finish: null, error: null };
+/** Add an answer that has nothing yet; limit: tokens it may have, or null. */
+export function beginAnswer(conversation, limit) {
+  const message = { role: "assistant", content: "", reasoning: "", spans: [], stats: null, finish: null, error: null, limit };
   conversation.messages.push(message);
   return message;
 }

@@ -132,11 +132,12 @@ export class Answer {
   }
 }
 
-function summary({ stats, finish, error }) {
+function summary({ stats, finish, error, limit }) {
   const parts = [];
   if (!finish && !error) parts.push("unfinished"); // the page was closed, or another tab has it
   if (finish === "stopped") parts.push("stopped");
-  if (finish === "length") parts.push("ended at the token limit");
+  const full = limit === null || stats?.tokens < limit;
+  if (finish === "length") parts.push(full ? "the context is full" : "ended at the token limit");
   if (stats) {
     parts.push(`${stats.tokens} token${stats.tokens === 1 ? "" : "s"}`);
     if (stats.decode_seconds) parts.push(`${(stats.decode_tokens / stats.decode_seconds).toFixed(1)} tok/s`);
