@@ -88,7 +88,6 @@ def test_an_answer_is_stopped_by_whatever_name_a_browser_knows_that(chrome: Chro
     assert page.announced == "Stopped" and page.all(".error") == []
 
 
-
 def test_another_tab_shows_the_answer_grow_and_redraws_nothing_else(chrome: Chrome, endless: Server) -> None:
     page = ChatPage.of(chrome, endless.url)
     page.say("stay")
@@ -153,7 +152,6 @@ def test_a_message_half_written_outlives_a_reload(page: ChatPage) -> None:
     assert page.by_id("input").get_property("value") == "" and page.texts[0] == "stay"
 
 
-
 def test_an_answer_says_whether_the_context_ended_it_or_the_limit(chrome: Chrome, endless_file: Path) -> None:
     with served(loader(endless_file, n_ctx=256)) as server:
         page = ChatPage.of(chrome, server.url)
@@ -164,6 +162,14 @@ def test_an_answer_says_whether_the_context_ended_it_or_the_limit(chrome: Chrome
         page.ask("yes")
         assert "ended at the token limit" in page.chrome.find_element("css selector", ".assistant .meta").text
 
+
+def test_what_is_served_is_looked_at_again_with_every_answer(desk: ChatPage) -> None:
+    greedy(desk, 5)
+    desk.until(lambda: "drafted by" in desk.by_id("pair").text)
+    pair = desk.by_id("pair").text
+    desk.script("document.getElementById('pair').textContent = 'what was served before'")
+    desk.ask("stay")
+    desk.until(lambda: desk.by_id("pair").text == pair)
 
 
 def test_regenerating_replaces_the_last_answer(desk: ChatPage) -> None:
@@ -341,7 +347,6 @@ def test_a_title_ends_with_no_half_of_an_emoji(desk: ChatPage) -> None:
         "a" * 98 + "😀😀😀",
     )
     assert title == "a" * 98 + "😀…"
-
 
 
 def test_the_server_is_sent_what_the_settings_say(desk: ChatPage, library: edgespec.Runtime) -> None:

@@ -87,6 +87,7 @@ async function answer() {
   const isShown = () => conversation === current;
   const isLast = (message) => message === conversation.messages.at(-1); // an edit may have begun another
   announce("Answering");
+  connection.check(() => {}); // the server may have been started anew, with another model
   const ending = answering.answer(conversation, (message) => isShown() && isLast(message) && progress(message));
   showConversation();
   keep(conversation);

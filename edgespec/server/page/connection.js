@@ -26,7 +26,8 @@ export async function check(onkey) {
     if (!(refusal instanceof api.Refusal)) throw refusal;
     banner(refusal.kind === "unreachable" ? "The server cannot be reached. Your conversations are here; to go on, start it again with “edgespec serve”. This page finds it by itself." : refusal.message);
     if (refusal.kind === "key") ((wantsKey = true), onkey());
-    else timer = setTimeout(() => document.hidden || check(onkey), AGAIN);
+    clearTimeout(timer); // another look may have failed meanwhile
+    if (refusal.kind !== "key") timer = setTimeout(() => document.hidden || check(onkey), AGAIN);
   }
 }
 
