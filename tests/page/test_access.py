@@ -187,7 +187,7 @@ class NobodyThere(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_error(502)
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing."""
