@@ -48,9 +48,12 @@ def home() -> Path:
     """The models folder: `$EDGESPEC_HOME/models`, or the user's data folder. It need not exist. Raises
     UsageError where nobody has a home and none is given."""
     base = os.environ.get("EDGESPEC_HOME")
-    folder = path_named(base) if base else platformdirs.user_data_path("edgespec")
-    if str(folder).startswith("~"):  # stays where there is no such home
-        raise UsageError(f"{folder} is nobody's home, to keep models in; set EDGESPEC_HOME to a folder")
+    try:
+        folder = path_named(base) if base else platformdirs.user_data_path("edgespec")
+    except RuntimeError:  # of a newer platformdirs; an older one leaves ~ as it is
+        folder = Path("~")
+    if str(folder).startswith("~"):
+        raise UsageError(f"there is no home {folder} to keep models in; set EDGESPEC_HOME to a folder")
     return folder.absolute() / "models"
 
 
