@@ -94,7 +94,8 @@ class Outlook:
         )
 
     def affordable(self, room: int, each: float, first: float) -> int:
-        """The depth up to which a round of which nothing is accepted stays within the purse."""
+        """The depth up to which a round of which nothing is accepted stays within the purse. What takes no
+        time to draft is known without computing."""
         verify = self.verify
         limit = verify[1] + self.purse.holds(verify[1], known=each == 0.0)
         if first + room * each + self._dearest <= limit:
