@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from edgespec.control.arms import Arm
 from edgespec.control.cost import LONGEST, CostCurve
-from edgespec.control.lengths import Lengths
-from edgespec.control.plans import Plan, fastest
+from edgespec.control.lengths import CAUTION, Lengths
+from edgespec.control.plans import Plan, fastest, stakes
 from edgespec.control.policy import ALONE, Others
 from edgespec.control.purse import Purse
 from edgespec.drafters.base import Offer
@@ -16,6 +16,8 @@ UNPAID_LAG = 2
 """tokens a drafter reads anyway in its first pass; catching up with more is an investment"""
 ENDLESS = 4096
 """tokens that follow at most where no budget says so"""
+TOO_DEAR = "a wrong draft would cost more than may be lost now"
+POOR_ODDS = f"what it may save is not {CAUTION:g} times what it may lose"
 
 
 class Outlook:
@@ -47,42 +49,57 @@ class Outlook:
     def plan(self, name: str, offer: Offer, room: int, length: int) -> Plan:
         arm, verify = self._arms[name], self.verify
         if arm.cost is None:
-            now = arm.acceptance.now
-            chain = [now(c) for c in offer.confidences[: self.affordable(room, 0.0, 0.0)]]
-            return fastest(name, chain, 0.0, 0.0, verify)
+            return self._known(name, [arm.acceptance.now(c) for c in offer.confidences[:room]])
         each = arm.cost.seconds(1, length)
         usual = arm.cost.seconds(min(offer.lag, UNPAID_LAG), length) - each
         chain = arm.acceptance.ahead(room)
         depth = self.affordable(room, each, usual)
-        plan = fastest(name, chain[:depth], each, usual, verify)
+        plan = fastest(name, chain[:depth] or chain, each, usual, verify)
+        if depth == 0:
+            plan = plan._replace(barred=TOO_DEAR)
         if offer.lag <= UNPAID_LAG:
             return plan
         reading = max(0.0, arm.reading(offer.lag, length, self._target) - usual - each)
         # What it gains later is no longer bounded by the purse of now.
         later = plan if depth == room else fastest(name, chain, each, usual, verify)
-        return Plan(name, plan.depth, plan.tokens, plan.seconds, reading, later.speed)
+        return plan._replace(reading=reading, later=later.speed)
+
+    def _known(self, name: str, chain: list[float]) -> Plan:
+        """Of a drafter whose proposals are known without computing."""
+        depth = self.affordable(len(chain), 0.0, 0.0)
+        plan = fastest(name, chain[:depth] or chain, 0.0, 0.0, self.verify)
+        if depth == 0:
+            return plan._replace(barred=TOO_DEAR)
+        # Before drafting has gained what is at stake, a lost token weighs as much as CAUTION gained ones.
+        if self.purse.gained < self.verify[plan.depth + 1] - self.verify[1]:
+            saved, lost = stakes(chain, plan.depth, self.verify)
+            if saved < CAUTION * lost:
+                return plan._replace(barred=POOR_ODDS)
+        return plan
 
     def best(self, plans: Sequence[Plan]) -> tuple[Plan | None, str]:
         """The fastest plan that is not ruled out by what it must read first, and what speaks for it, or
         against drafting."""
         plain = self.plain
-        why = "off: nothing to draft from"
         ranked = sorted(plans, key=lambda plan: -plan.speed)
-        for plan, next_best in zip(ranked, [*ranked[1:], None], strict=False):
+        barred = [plan for plan in ranked if plan.barred and plan.speed > plain]
+        able = [plan for plan in ranked if plan not in barred]
+        reasons = [f"off: {p.drafter} promises {p.speed:.1f} tok/s, but {p.barred}" for p in barred]
+        for plan, next_best in zip(able, [*able[1:], None], strict=False):
             if plan.speed <= plain:
-                why = (
+                reasons.append(
                     f"off: {plan.drafter} promises {plan.speed:.1f} tok/s "
                     f"({self.level(plan.drafter):.0%} accepted), plain decoding {plain:.1f}"
                 )
-                return plan, why
+                return plan, reasons[0]
             otherwise = max(plain, next_best.speed) if next_best else plain
             if plan.reading == 0.0 or self._earns_back(plan, otherwise):
                 return plan, "pays"
-            why = (
+            reasons.append(
                 f"off: {plan.drafter} would read for {plan.reading:.1f} s first; the answer is not expected "
                 "to be long enough to earn that back"
             )
-        return None, why
+        return None, reasons[0] if reasons else "off: nothing to draft from"
 
     def _earns_back(self, plan: Plan, otherwise: float) -> bool:
         """Whether what a plan reads first is worth its time, to who decodes at `otherwise` tokens per second
@@ -118,9 +135,9 @@ class Outlook:
         return self._target.plainly(others.tokens + 1, length) / (others.generations + 1)
 
     def forgo(self, expected: float, accepted: float) -> None:
-        """Note a token that would have been drafted, had the purse allowed it."""
+        """Note a token that was not drafted and might have been."""
         if len(self.verify) < 3:  # there was no room for it behind what was forced
             return
         plain, dearer = self.verify[1], self.verify[2] - self.verify[1]
         if expected * plain > dearer:
-            self.purse.on_paper(accepted * plain - dearer, plain)
+            self.purse.on_paper(accepted * plain - dearer)

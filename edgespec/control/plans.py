@@ -18,6 +18,8 @@ class Plan(NamedTuple):
     """seconds that it takes to read what the drafter lags behind, once"""
     later: float = 0.0
     """its speed when it has read that"""
+    barred: str = ""
+    """why it is not let, however fast it is"""
 
     @property
     def speed(self) -> float:
@@ -56,3 +58,16 @@ def fastest(name: str, chain: Sequence[float], each: float, first: float, verify
         if tokens > highest * total:
             highest, best = tokens / total, (j, tokens, total)
     return Plan(name, *best)
+
+
+def stakes(chain: Sequence[float], depth: int, verify: Sequence[float]) -> tuple[float, float]:
+    """The seconds that a round of free drafts is expected to save, and those that it is expected to lose: all
+    that may become of it, weighed by how likely it is, apart by whether it saves time."""
+    token = verify[1]
+    saved = lost = 0.0
+    reach, balance = 1.0, token - verify[depth + 1]
+    for accept in [*chain[:depth], 0.0]:
+        chance = reach * (1.0 - accept)  # that so many are accepted, and no more
+        saved, lost = saved + chance * max(balance, 0.0), lost + chance * max(-balance, 0.0)
+        reach, balance = reach * accept, balance + token
+    return saved, lost
