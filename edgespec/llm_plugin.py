@@ -21,7 +21,7 @@ except ImportError as error:
 
 from pydantic import Field
 
-from edgespec.errors import ModelError
+from edgespec.errors import EdgespecError
 from edgespec.hub.resolve import installed_pairs
 from edgespec.loading import load
 from edgespec.runtime import Runtime
@@ -103,7 +103,7 @@ def register_models(register: Callable[[llm.Model], None]) -> None:
         return
     try:
         pairs = installed_pairs()
-    except ModelError as error:
+    except EdgespecError as error:
         log.warning("%s", error)
         return
     for pair in pairs:

@@ -11,7 +11,7 @@ from edgespec.backends.base import Backend
 from edgespec.backends.caches import Caches
 from edgespec.backends.fingerprint import identity
 from edgespec.backends.llama_cpp import LlamaCpp
-from edgespec.backends.loading import Settings, context_of, open_backend
+from edgespec.backends.loading import Settings, choose, context_of, open_backend
 from edgespec.control import priors
 from edgespec.control.arms import Arm
 from edgespec.control.controller import Controller
@@ -35,6 +35,8 @@ def open_draft(file: ModelFile, target: Backend, backend: str, settings: Setting
     trained = context_of(file) or target.n_ctx
     n_ctx = min(target.n_ctx, trained)  # a draft with a shorter context only drafts less
     settings = replace(_drafting(settings), n_ctx=n_ctx)
+    if backend == "auto":
+        backend = choose(file, settings, depth=0)
     if backend == "onnx":  # which has no layers on a GPU: they are the target's, which took them
         settings = replace(settings, gpu_layers=None)
     model = open_backend(file, backend, settings, depth=0, drafts=True)

@@ -89,6 +89,18 @@ def test_models_where_one_may_not_look_leave_llm_its_others(
     assert (registered, caplog.messages) == ([], ["the models in /closed cannot be read: Permission denied"])
 
 
+def test_who_has_no_home_keeps_the_other_models_of_llm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from edgespec import llm_plugin
+
+    registered: list[object] = []
+    monkeypatch.setenv("EDGESPEC_HOME", "~nobody-here/x")
+    llm_plugin.register_models(registered.append)
+    assert registered == []
+    assert "set EDGESPEC_HOME to a folder" in caplog.text
+
+
 def test_an_older_llm_keeps_its_other_models(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

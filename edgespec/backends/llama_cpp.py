@@ -22,6 +22,7 @@ from edgespec.backends.llama_library import (
     check_process,
     forget_messages,
     llama,
+    note_process,
     raise_interrupt,
     recent_messages,
 )
@@ -63,6 +64,7 @@ class LlamaCpp:
         options = options or LlamaCppOptions()
         try:
             self._model = load_model(self._c, path, options)
+            note_process()
             self.weight_bytes = read_info(path).bytes_per_token
             template = self._c.llama_model_chat_template(self._model, None)
             self.chat_template: str | None = template.decode("utf-8", "replace") if template else None

@@ -22,6 +22,9 @@ log = logging.getLogger("edgespec.llama_cpp")
 _recent: deque[str] = deque(maxlen=8)
 """the latest warnings and errors, to say why a load failed"""
 
+_ran_in: set[int] = set()
+"""processes that had a model: this one, or one that it was forked from"""
+
 _interrupts: list[KeyboardInterrupt] = []
 _starting = Lock()
 """held while the library is made ready, which happens once"""
@@ -90,17 +93,16 @@ def _digest(folder: Path) -> str:
 def check_process() -> None:
     """Before a model is loaded: raise UsageError in a process that was forked from one where a model ran. The
     library's threads stayed there, and a pass would wait for them for ever."""
-    if _running_in() != os.getpid():
+    if _ran_in - {os.getpid()}:
         raise UsageError(
             "llama.cpp ran in the process that this one was forked from; start processes with the method "
             "spawn"
         )
 
 
-@cache
-def _running_in() -> int:
-    """The process that loads the first model."""
-    return os.getpid()
+def note_process() -> None:
+    """Once a model is loaded, before it computes: for `check_process`."""
+    _ran_in.add(os.getpid())
 
 
 def _share_the_cores() -> None:

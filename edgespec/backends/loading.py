@@ -72,7 +72,7 @@ def open_backend(
     if backend not in BACKENDS:
         raise UsageError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
     if backend == "auto":
-        backend = _choose(file, settings, depth)
+        backend = choose(file, settings, depth)
     return _llama_cpp(file, settings) if backend == "llama.cpp" else _onnx(file, settings)
 
 
@@ -84,7 +84,7 @@ def draft_file(file: ModelFile, backend: str | None, target_backend: str, settin
         return file
     if backend == "auto":
         try:
-            _check_onnx(replace(settings, lora=()))
+            _check_onnx(replace(settings, lora=(), gpu_layers=None))
         except UsageError:
             return file
     trimmed = trimmed_draft_of(file, settings.provider)
@@ -101,7 +101,8 @@ def context_of(file: ModelFile) -> int | None:
     return read_info(vocabulary).context_length if vocabulary.is_file() else trained_context(file.path)
 
 
-def _choose(file: ModelFile, settings: Settings, depth: int) -> str:
+def choose(file: ModelFile, settings: Settings, depth: int) -> str:
+    """What auto comes to, for `open_backend`."""
     if is_onnx(file.path):
         return "onnx"
     if not has_conversion(file):

@@ -32,8 +32,6 @@ LEAN_MEMORY = 50
 """passes of a size that is known over which it is learned to which side their surprises lean"""
 FADING = 1024
 """passes after which half of what was learned of a size that was in none of them is forgotten"""
-FADED = 0.9
-"""what a run keeps of what it knew of a size that it did not meet"""
 LONGEST = 64
 """larger passes occur in reading a prompt, not in verifying: they cost so much a token"""
 MOST = math.log(4.0)
@@ -136,16 +134,18 @@ class CostCurve:
         and would look so for ever."""
         for n in {*range(1, LONGEST + 1)} - self._met:
             self._shape[n] /= 2.0
+            self._started_from[n] /= 2.0
             self._seen[n] = min(self._seen[n], SHAPE_MEMORY) // 2
             self._shaped[n] = self._base[n] * math.exp(self._shape[n])
         self._met, self._passes = set(), 0
 
     def as_dict(self) -> dict[str, Any]:
         """What is worth keeping: the shape, half as this run found it and half as it was before, so that a
-        run on a busy machine does not spoil it, and less of what this run did not meet; and how fast prompts
-        are read. Not the scale, which is the machine's of the day."""
-        known = zip(self._shape, self._started_from, self._seen, strict=True)
-        shape = [round((a + b) / 2.0 * (1.0 if seen else FADED), 4) for a, b, seen in known]
+        run on a busy machine does not spoil it, and less of what was not met since something was forgotten,
+        as passes went by; and how fast prompts are read. Not the scale, which is the machine's of the day."""
+        faded = 0.5 ** (self._passes / FADING)
+        known = enumerate(zip(self._shape, self._started_from, strict=True))
+        shape = [round((a + b) / 2.0 * (1.0 if n in self._met else faded), 6) for n, (a, b) in known]
         return {"points": self._points, "shape": shape, "per_token": self.per_token}
 
     def _recall(self, known: Any) -> None:

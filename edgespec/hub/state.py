@@ -1,6 +1,7 @@
 """Small JSON files that edgespec keeps for itself: measurements and what was learned.
 
-They only save time: a file that is missing, damaged or cannot be written is no error.
+They only save time: a file that is missing, damaged or cannot be written is no error, and no folder for them
+is none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
+from edgespec.errors import UsageError
 from edgespec.hub import store
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ def read(name: str) -> dict[str, Any]:
     """The object in a file; empty if there is none."""
     try:
         found = json.loads(_path(name).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, UsageError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -36,7 +38,7 @@ def write(name: str, found: dict[str, Any]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(found), "utf-8")
         partial.replace(file)
-    except OSError as error:
+    except (OSError, UsageError) as error:
         log.debug("%s is not kept: %s", name, error)
         if partial is not None:
             with suppress(OSError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -34,11 +35,11 @@ from edgespec.server.guard import Crowd, Guard
 from edgespec.server.metrics import Counted, Metrics
 from edgespec.server.openapi import describe
 from edgespec.server.page import PREFIX, Page
-from edgespec.server.parsing import parse
+from edgespec.server.parsing import check, read
 from edgespec.server.turns import Ticket, Turns, Wish, stopping
 
 LARGE = 1 << 15
-"""bytes of a body: the schemas in a larger one may take seconds, or minutes"""
+"""characters of schemas: larger ones may take seconds, or minutes"""
 Result = TypeVar("Result")
 
 
@@ -94,7 +95,8 @@ class Service:
         self, request: Request, kind: type[ChatRequest] | type[CompletionRequest]
     ) -> Response:
         body = await read_body(request, self._limits.max_body)
-        asked = await self._beside(request, body, partial(parse, kind, body))
+        given, pool = await self._beside(request, None, partial(self._read, body))
+        asked = await self._beside(request, pool, partial(check, kind, given))
         self._check_model(asked.model)
         form: Form = TextForm()
         if isinstance(asked, ChatRequest):
@@ -102,7 +104,7 @@ class Service:
             names = [tool.function.name for tool in asked.offered]
             form = ChatForm(names, parallel_calls=asked.parallel_tool_calls is not False)
         try:
-            wishes = await self._beside(request, body, partial(self._wishes, asked))
+            wishes = await self._beside(request, pool, partial(self._wishes, asked))
         except EdgespecError as error:
             raise as_api_error(error, asked.model_fields_set) from error
         ticket = Ticket(wishes, asked.model_fields_set)
@@ -121,10 +123,15 @@ class Service:
             if not streaming:
                 self._turns.cancel(ticket)
 
-    async def _beside(self, request: Request, body: bytes, work: Callable[[], Result]) -> Result:
-        """What `work` comes to in a thread; of large bodies one at a time, so that they leave some to others.
-        Raises ClientGone when the client leaves before."""
-        pool = self._for_large if len(body) > LARGE else None
+    def _read(self, body: bytes) -> tuple[dict[str, Any], Executor | None]:
+        """What a body holds, and whose threads make it out: with large schemas one at a time, so that they
+        leave some to others."""
+        given = read(body)
+        schemas = json.dumps([given.get("response_format"), given.get("tools")])
+        return given, self._for_large if len(schemas) > LARGE else None
+
+    async def _beside(self, request: Request, pool: Executor | None, work: Callable[[], Result]) -> Result:
+        """What `work` comes to in a thread. Raises ClientGone when the client leaves before."""
         return await unless_gone(request.receive, asyncio.get_running_loop().run_in_executor(pool, work))
 
     def _check_model(self, name: str | None) -> None:

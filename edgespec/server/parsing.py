@@ -18,8 +18,8 @@ from edgespec.visible import shorten
 Body = TypeVar("Body", bound=Strict)
 
 
-def parse(model: type[Body], body: bytes) -> Body:
-    """The request that a body holds. Raises ApiError that names the first wrong field."""
+def read(body: bytes) -> dict[str, Any]:
+    """The JSON object that a body is. Raises ApiError."""
     if body.startswith(BOM_UTF8):
         why = "it begins with a byte order mark; send UTF-8 without one"
         raise ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
@@ -30,6 +30,11 @@ def parse(model: type[Body], body: bytes) -> Body:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(given, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    return given
+
+
+def check(model: type[Body], given: dict[str, Any]) -> Body:
+    """The request that an object holds. Raises ApiError that names the first wrong field."""
     for name in given:
         if name not in model.model_fields:
             raise _unknown(shorten(name))

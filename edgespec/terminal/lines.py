@@ -101,7 +101,14 @@ def _keys() -> KeyBindings:
 
 def _history() -> History:
     """What was typed in earlier chats; only its user may read it."""
-    file = platformdirs.user_state_path("edgespec") / "chat-history"
+    try:
+        folder = platformdirs.user_state_path("edgespec")
+    except RuntimeError:  # of a newer platformdirs; an older one leaves ~ as it is
+        folder = Path("~")
+    if str(folder).startswith("~"):
+        note("what you type is not remembered: there is no home folder to keep it in")
+        return InMemoryHistory()
+    file = folder / "chat-history"
     try:
         _create_private(file)
     except OSError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Sequence
 from typing import BinaryIO
 
 from edgespec.errors import UsageError
-from edgespec.hub.names import kind_of, path_named
+from edgespec.hub.names import exists, kind_of, path_named, unknown
 from edgespec.hub.onnx_folder import is_onnx
 from edgespec.hub.sizes import human
 from edgespec.terminal.notes import note
@@ -17,6 +18,8 @@ from edgespec.visible import shorten
 
 MOST = 64_000_000
 """bytes of text that are read"""
+_CALLED_SO = re.compile(r"([\w.:/\\~@+-]*[\w/\\])?", re.ASCII)
+"""what a model could be called: a word without the marks that end a sentence"""
 PROMPT_MISSING = "no prompt: give it as an argument (in quotes), with --file, or on stdin"
 
 
@@ -57,13 +60,18 @@ def pair_and_text(
 
 
 def _told_apart(words: Sequence[str], file: bool) -> tuple[str | None, str | None]:
-    """Pair and prompt; with a file, a single word is a prompt only if no model could be called so."""
+    """Pair and prompt; with a file, a single word is a prompt only if no model could be called so: of a name
+    that is mistyped no prompt is made."""
     if len(words) == 2:
         return words[0], words[1]
     word = next(iter(words), None)
-    if word is None or (word != "-" and (_names_model(word) or (file and not any(map(str.isspace, word))))):
+    if word is None or (word != "-" and _names_model(word)):
         return word, None
-    return None, word
+    if word == "-" or not file or not _CALLED_SO.fullmatch(word):
+        return None, word
+    if kind_of(word) == "unknown" and not exists(path_named(word)):
+        raise UsageError(f"{unknown(word)} If it is the prompt, put the pair before it.")
+    return word, None
 
 
 def read_text(file: str) -> str:

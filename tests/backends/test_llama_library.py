@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import PATIENCE
 
 from edgespec.backends import llama_library
 
@@ -63,3 +64,26 @@ def test_two_threads_that_load_their_first_models_at_once_leave_the_messages_one
     receiver = library.edgespec_log_callback
     assert llama_library.llama.__wrapped__() is library  # as the second thread does, which found nothing kept
     assert library.edgespec_log_callback is receiver
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_after_a_load_that_failed_forked_processes_may_load(model_files: Path, tmp_path: Path) -> None:
+    whole = model_files / "target.gguf"
+    (half := tmp_path / "half.gguf").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    code = f"""
+import os, pathlib, signal
+from edgespec.backends.llama_cpp import LlamaCpp
+from edgespec.errors import EdgespecError
+try:
+    LlamaCpp(pathlib.Path({str(half)!r}))
+except EdgespecError:
+    child = os.fork()
+    if child == 0:
+        signal.alarm({int(PATIENCE)})
+        LlamaCpp(pathlib.Path({str(whole)!r})).close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print("loaded")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert done.stdout == "loaded\n", done.stderr

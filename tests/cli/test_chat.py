@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pexpect
+import platformdirs
 import pytest
 from waiting import PATIENCE
 
@@ -332,6 +333,22 @@ def test_what_goes_wrong_in_one_command_neither_ends_the_chat_nor_loses_it(
         assert capsys.readouterr().err == "edgespec: system message: \\u001b[2Jme\n"
         conversation.take("/stats")
         assert "conversation: 2 messages" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_who_has_no_home_folder_chats_without_a_history(
+    newer: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def folder(_: str) -> Path:
+        if newer:
+            raise RuntimeError("Could not determine home directory.")
+        return Path("~/.local/state/edgespec")
+
+    monkeypatch.setattr(platformdirs, "user_state_path", folder)
+    monkeypatch.chdir(tmp_path)
+    _history().append_string("stay")
+    assert "not remembered: there is no home folder" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_full_disk_costs_the_history_and_not_the_chat(

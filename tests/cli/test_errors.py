@@ -112,7 +112,7 @@ def test_prompts_that_are_none(failed: Failed, model_files: Path, tmp_path: Path
         ([target], "the prompt is empty"),  # an empty stdin
         ([target, "--file", tmp_path / "none"], "none cannot be read: No such file"),
         ([target, "-", "--file", "-"], "stdin can be read once"),
-        (["stay", "--file", tmp_path / "none"], "none cannot be read: No such file"),
+        (["stay stay", "--file", tmp_path / "none"], "none cannot be read: No such file"),
         ([target, "--file", target], "target.gguf is not UTF-8 text"),
         ([target, "--file", "/dev/zero"], "/dev/zero has more than 64 MB"),
         ([target, "stay", "--json-schema", "/dev/zero"], "/dev/zero has more than 64 MB"),

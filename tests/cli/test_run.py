@@ -10,6 +10,7 @@ import pexpect
 import pytest
 from waiting import PATIENCE
 
+from edgespec.errors import UsageError
 from edgespec.hub import store
 from edgespec.hub.catalog import load_catalog
 from edgespec.terminal.answer import write_stdout
@@ -161,9 +162,27 @@ def test_a_file_or_stdin_may_stand_behind_the_prompt(
 def test_a_word_beside_a_file_is_a_model_and_several_are_a_prompt(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("say")
-    assert pair_and_text(("no-such-model",), str(file), None, False) == ("no-such-model", "say")
+    assert pair_and_text(("no/such/model",), str(file), None, False) == ("no/such/model", "say")
     assert pair_and_text(("What is this?",), str(file), None, False) == (None, "What is this?\n\nsay")
     assert pair_and_text(("What is this? ",), str(file), None, True) == (None, "What is this? say")
+
+
+@pytest.mark.parametrize("word", ["この文章を要約してください。", "Summarize:", "Résume", "TL;DR"])
+def test_a_word_that_no_model_could_be_called_is_a_prompt_beside_a_file(word: str, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("say")
+    assert pair_and_text((word,), str(file), None, False) == (None, f"{word}\n\nsay")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("smollm2-135n", "Did you mean smollm2-135m"), ("Summarize", "No model is named 'Summarize'")],
+)
+def test_a_word_that_may_be_a_mistyped_model_is_refused_beside_a_file(
+    word: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"{hint}.*If it is the prompt, put the pair before it"):
+        pair_and_text((word,), str(tmp_path), None, False)
 
 
 def test_what_waits_on_stdin_unread_is_told(edgespec: Edgespec, endless: Path, tmp_path: Path) -> None:

@@ -160,8 +160,17 @@ def test_a_size_that_looks_too_dear_to_be_tried_does_not_look_so_for_ever() -> N
 def test_what_no_run_meets_fades_from_run_to_run() -> None:
     known = kept(run_of(None, CLIFF))
     for _ in range(20):
-        known = kept(run_of(known, {1: 0.026}, passes=3))
+        known = kept(run_of(known, {1: 0.026}, passes=FADING // 5))
     assert CostCurve(Q4_0, known=known).seconds(5) == pytest.approx((0.049 + 0.080) / 2, rel=0.08)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 3, FADING // 4, 3 * FADING // 2])
+def test_runs_however_short_or_long_forget_half_in_a_thousand_passes(passes: int) -> None:
+    known = kept(run_of(None, CLIFF))
+    before = known["shape"][5]
+    for _ in range(40):
+        known = kept(run_of(known, {1: 0.026}, passes=passes))
+    assert known["shape"][5] == pytest.approx(before * 0.5 ** (40 * passes / FADING), rel=0.01, abs=1e-5)
 
 
 def test_how_fast_prompts_are_read_is_kept() -> None:

@@ -143,10 +143,11 @@ def test_target_and_draft_choose_their_backends(model: Path, backend: str, draft
 
 def test_layers_on_a_gpu_are_the_affair_of_a_target_on_llama_cpp(model: Path) -> None:
     """A draft on ONNX Runtime goes with them."""
-    convert(model.with_name("draft.gguf"))
+    folder = convert(model.with_name("draft.gguf")).folder
     draft, settings = resolve(str(model.with_name("draft.gguf"))), Settings(threads=1, gpu_layers=5)
     with closing(LlamaCpp(model, LlamaCppOptions(threads=1, n_ctx=64))) as target:
         open_draft(draft, target, "onnx", settings, "").close()
+        open_draft(resolve(str(folder)), target, "auto", settings, "").close()
 
 
 def test_strict_works_on_onnx_and_is_refused_on_llama_cpp(model: Path) -> None:

@@ -19,6 +19,7 @@ pytest.importorskip("onnx")
 
 import edgespec
 from edgespec.backends.base import Segment
+from edgespec.backends.loading import Settings, draft_file
 from edgespec.backends.onnx import Onnx, OnnxOptions
 from edgespec.cli.commands import main
 from edgespec.control.policy import FixedDepth
@@ -27,6 +28,7 @@ from edgespec.convert.folder import HEAD, REPORT, trimmed_folder_for
 from edgespec.convert.head import Head
 from edgespec.convert.trim import trim
 from edgespec.errors import ModelError, UsageError
+from edgespec.hub.resolve import resolve
 from edgespec.kernels import library
 from edgespec.runtime import Runtime
 
@@ -226,6 +228,13 @@ def test_the_trimmed_draft_is_preferred_aloud(draft: Path, caplog: pytest.LogCap
     caplog.set_level(logging.WARNING)
     assert drafted_with(draft) == "draft.onnx-trimmed"
     assert caplog.messages == ["drafting with the trimmed draft.onnx-trimmed"]
+
+
+def test_layers_on_a_gpu_do_not_keep_the_trimmed_draft_from_being_preferred(draft: Path) -> None:
+    """They are the target's."""
+    trim(draft, keep=len(NEEDED) + 1)
+    found = draft_file(resolve(str(draft)), "auto", "llama.cpp", Settings(gpu_layers=5))
+    assert found.title == "draft.onnx-trimmed"
 
 
 def test_the_whole_model_drafts_where_it_is_named(draft: Path) -> None:

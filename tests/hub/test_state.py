@@ -58,6 +58,12 @@ def test_what_cannot_be_written_leaves_the_file_before_and_nothing_else(
     assert [file.name for file in folder().iterdir()] == [FILE]
 
 
+def test_nothing_is_kept_where_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", "~nobody-here/x")
+    state.write(FILE, {"a": 1})
+    assert state.read(FILE) == {}
+
+
 def test_nothing_is_kept_where_the_working_folder_that_the_home_is_named_from_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

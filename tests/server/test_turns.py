@@ -103,38 +103,40 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(endless: Server) -> Non
     assert endless.complete("stay", max_tokens=3)["choices"]
 
 
-def test_large_bodies_that_take_long_to_read_keep_no_others_waiting(
+def test_large_schemas_that_take_long_to_make_out_keep_no_others_waiting(
     endless: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with schemas of thousands of optional properties. Those of clients that left are not read."""
-    body: dict[str, Any] = {"prompt": "stay " * app.LARGE}
+    """As with thousands of optional properties. Those of clients that left are not made out."""
+    body: dict[str, Any] = {"messages": turns("stay"), "response_format": "x" * app.LARGE}
     understood, arrived, begun = threading.Event(), [], []
 
     def slowly(*asked: Any) -> Any:
-        if len(asked[1]) > app.LARGE:
+        if "response_format" in asked[1]:
             begun.append(asked)
             assert understood.wait(PATIENCE)
-        return parse(*asked)
+        return check(*asked)
 
     async def counted(*asked: Any) -> bytes:
         content = await read_body(*asked)
         arrived.append(content)
         return content
 
-    parse, read_body = app.parse, app.read_body
-    monkeypatch.setattr(app, "parse", slowly)
+    check, read_body = app.check, app.read_body
+    monkeypatch.setattr(app, "check", slowly)
     monkeypatch.setattr(app, "read_body", counted)
-    hang_up = [leaving(endless, TEXT, body) for _ in range(50)]
+    hang_up = [leaving(endless, CHAT, body) for _ in range(50)]
     until(lambda: len(arrived) == len(hang_up))
     try:
         assert endless.complete("stay", max_tokens=3)
+        long = endless.complete("stay", max_tokens=3, user="x" * app.LARGE)
+        assert long["choices"]  # as a long conversation
         for client in hang_up:
             client()
-        told = f'edgespec_requests_total{{path="{TEXT}",status="499"}} {len(hang_up)}.0'
+        told = f'edgespec_requests_total{{path="{CHAT}",status="499"}} {len(hang_up)}.0'
         until(lambda: told in endless.http.get("/metrics").text)
     finally:
         understood.set()
-    assert endless.post(TEXT, body).status_code == 400
+    assert endless.post(CHAT, body).status_code == 400
     assert len(begun) == 2
 
 
@@ -365,6 +367,6 @@ def test_a_request_that_is_cancelled_as_the_server_waits_no_longer_is_refused_an
             finally:
                 on.set()
 
-    monkeypatch.setattr(app, "parse", slowly)
+    monkeypatch.setattr(app, "check", slowly)
     refused = asyncio.run(cancelled())
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
