@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from edgespec.bench.run import Compared
 from edgespec.bench.suite import Prompt
 from edgespec.bench.timed import Run
 from edgespec.bench.traces import pack, unpack
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 
 FORMAT = "edgespec bench 2"
 
@@ -58,14 +61,41 @@ class Finished:
                 )
 
     def add(self, prompt: Prompt, results: list[Compared]) -> None:
-        """A finished prompt."""
+        """A finished prompt. Raises EdgespecError where the file cannot be written; it is what it was."""
         self._results[_key(prompt)] = results
         if self._file is not None:
             head = {"format": FORMAT, "settings": self._settings}
             lines = [head, *(_packed(key, found) for key, found in self._results.items())]
-            partial = self._file.with_name(f"{self._file.name}.partial")
-            partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-            partial.replace(self._file)
+            _replace(self._file, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def results_file(name: str) -> Path:
+    """Where results of this name are kept: links stay, and lead there. Raises UsageError for what would not
+    survive being replaced, as a device or a pipe."""
+    file = Path(os.path.realpath(name))
+    if os.path.lexists(file) and not file.is_file():
+        raise UsageError(f"{name} is no regular file, and results would take its place; name another file")
+    if not os.access(file.parent, os.W_OK):
+        raise UsageError(f"{name} cannot be written: its folder takes no new files, one of which replaces it")
+    return file
+
+
+def _replace(file: Path, text: str) -> None:
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        partial.touch()
+        if file.exists():
+            shutil.copymode(file, partial)
+        partial.write_text(text, "utf-8")
+        partial.replace(file)
+    except OSError as error:
+        raise EdgespecError(
+            f"{file} cannot be written: {error.strerror or error}; once it can be, run the same again, "
+            "which goes on behind what is in it"
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _key(prompt: Prompt) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec.backends.fingerprint import identity
-from edgespec.bench.finished import Finished
+from edgespec.bench.finished import Finished, results_file
 from edgespec.bench.page import page
 from edgespec.bench.plots import check_installed
 from edgespec.bench.reference import measured_passes, open_reference
@@ -58,6 +58,7 @@ def bench(
     recorded = load(_readable(Path(traces))) if traces else []
     for file in filter(None, (html, resume)):
         check_writable(Path(file))
+    kept = results_file(resume) if resume else None
     if html:
         check_installed()
     drafts = loading["draft"] or (None,)
@@ -88,7 +89,7 @@ def bench(
         ]
         loaded = {name: value for name, value in loading.items() if name != "memory_check"}
         finished = Finished(
-            Path(resume) if resume else None,
+            kept,
             {
                 "machine": machine(),
                 "models": [_identities(r, loading["lora"]) for r in runtimes],

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.bench.finished import FORMAT, Finished
+from edgespec.bench.finished import FORMAT, Finished, results_file
 from edgespec.bench.passes import Pass, merge
 from edgespec.bench.run import Way
 from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import interval, of_prompt, summary
 from edgespec.bench.timed import Run
 from edgespec.bench.traces import Guess, Trace
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.terminal.bench import check_writable, closing_lines
 
 from .results import compared, runs
@@ -208,6 +208,59 @@ def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
         kept.add(asked("b"), [compared("b")])
     found = Finished(file, SETTINGS)
     assert (found.of(asked("a")), found.of(asked("b"))) == ([compared()], None)
+
+
+def test_what_is_no_regular_file_is_not_replaced_by_results(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe", "link", "loop"):
+        with pytest.raises(UsageError, match=f"{name} is no regular file"):
+            results_file(str(tmp_path / name))
+
+
+def test_a_folder_that_takes_no_new_files_is_named_before_hours_of_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert results_file(str(tmp_path / "new")) == (tmp_path / "new").resolve()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match="cannot be written"):
+        results_file(str(tmp_path / "new"))
+
+
+def test_a_link_to_results_stays_one_and_their_mode_stays_too(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    kept, link, others = tmp_path / "disk" / "kept", tmp_path / "link", tmp_path / "disk" / "kept.partial"
+    link.symlink_to(kept)  # which is not there yet
+    others.write_text("somebody's")
+    for mode in (0o600, 0o664):
+        Finished(results_file(str(link)), SETTINGS).add(asked("a"), [compared()])
+        kept.chmod(mode)
+        Finished(results_file(str(link)), SETTINGS).add(asked("b"), [compared()])
+        assert kept.stat().st_mode & 0o777 == mode
+    assert link.is_symlink()
+    assert Finished(kept, SETTINGS).of(asked("b")) == [compared()]
+    assert others.read_text() == "somebody's"
+    assert sorted(kept.parent.iterdir()) == [kept, others]
+
+
+def test_results_that_cannot_be_written_are_told_of_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    kept = Finished(file, SETTINGS)
+    kept.add(asked("a"), [compared()])
+
+    def full(path: Path, text: str, encoding: str) -> int:
+        path.open("w", encoding=encoding).write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(EdgespecError, match=r"kept\.jsonl cannot be written: No space .* run the same"):
+            kept.add(asked("b"), [compared("b")])
+    assert [*tmp_path.iterdir()] == [file]
+    assert Finished(file, SETTINGS).of(asked("a")) == [compared()]
 
 
 @pytest.mark.parametrize("damage", [b"{}", b"[]", b'{"runs": []}', b'{"id": "b', b"\xff", b"[" * 100_000])
