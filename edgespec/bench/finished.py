@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from edgespec.bench.suite import Prompt
 from edgespec.bench.timed import Run
 from edgespec.bench.traces import pack, unpack
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.hub import store
 
 FORMAT = "edgespec bench 2"
 
@@ -78,6 +79,14 @@ def results_file(name: str) -> Path:
     if not os.access(file.parent, os.W_OK):
         raise UsageError(f"{name} cannot be written: its folder takes no new files, one of which replaces it")
     return file
+
+
+def lock_results(file: Path) -> AbstractContextManager[None]:
+    """For one run: of two, each would replace the file by what it knows. Raises UsageError in the other."""
+    taken = UsageError(
+        f"another run of edgespec bench keeps results in {file}; wait for it, or name another file"
+    )
+    return store.locked_path("bench", file, taken)
 
 
 def _replace(file: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec.backends.fingerprint import identity
-from edgespec.bench.finished import Finished, results_file
+from edgespec.bench.finished import Finished, lock_results, results_file
 from edgespec.bench.page import page
 from edgespec.bench.plots import check_installed
 from edgespec.bench.reference import measured_passes, open_reference
@@ -67,6 +67,8 @@ def bench(
     threads = loading["threads"] or threads_for(loading["power"])
     bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
+        if kept is not None:
+            opened.enter_context(lock_results(kept))
         runtimes: list[Runtime] = []
         for draft in drafts:
             runtime = opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating))

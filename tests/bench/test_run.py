@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edgespec.bench.finished import FORMAT, Finished, results_file
+from edgespec.bench.finished import FORMAT, Finished, lock_results, results_file
 from edgespec.bench.passes import Pass, merge
 from edgespec.bench.run import Way
 from edgespec.bench.suite import Prompt, read_suite
@@ -242,6 +244,32 @@ def test_a_link_to_results_stays_one_and_their_mode_stays_too(tmp_path: Path) ->
     assert Finished(kept, SETTINGS).of(asked("b")) == [compared()]
     assert others.read_text() == "somebody's"
     assert sorted(kept.parent.iterdir()) == [kept, others]
+
+
+def test_results_are_kept_by_one_run_at_a_time_and_one_that_was_killed_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from edgespec.bench.finished import lock_results\n"
+        "with lock_results(Path(sys.argv[1])):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(1000)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        try:
+            assert other.stdout.readline() == b"held\n"
+            with pytest.raises(UsageError, match="another run"), lock_results(file):
+                pass
+            with lock_results(tmp_path / "other.jsonl"):
+                pass
+        finally:
+            other.kill()
+    with lock_results(file):
+        pass
 
 
 def test_results_that_cannot_be_written_are_told_of_with_what_to_do(
