@@ -99,6 +99,7 @@ def bench(
                 **common,
                 **generating,
             },
+            len(runtimes),
         )
         note(_plan(runtimes, len(prompts), repeats, reference, beside))
         comparing = Bench(runtimes, generating, repeats, beside, html is not None)

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +170,8 @@ def test_answers_too_short_to_be_timed_are_said_to_be() -> None:
     with pytest.raises(UsageError, match="max-tokens"):
         summary([empty], 45e9)
     assert summary([empty, compared("b")], 45e9)["too_short"] == 1
+    stopped = [run._replace(tokens=0) for run in runs(5.0)]  # at a stop text that was all of it
+    assert not replace(compared(), runs={"plain": stopped, "speculative": stopped}).timed
     assert of_prompt(empty)["id"] == "a"
 
 
@@ -178,12 +182,12 @@ def test_results_are_kept_prompt_by_prompt(tmp_path: Path) -> None:
         compared("b", reference=[1.0]),
         trace=Trace("b", "code", [1], [2, 3], [Guess(2, 0.875, 0.5), wrong], [[], [Guess(-1, 0.5, 0.5)]]),
     )
-    first = Finished(file, SETTINGS)
-    first.add(asked("a"), [compared()])
-    first.add(asked("b"), [traced, compared()])
-    again = Finished(file, SETTINGS)
-    assert again.of(asked("a")) == [compared()]
-    assert again.of(asked("b")) == [traced, compared()]
+    first = Finished(file, SETTINGS, 2)
+    first.add(asked("a"), [compared(reference=[2.0]), compared(reference=[3.0])])
+    first.add(asked("b"), [traced, compared(reference=[2.0])])
+    again = Finished(file, SETTINGS, 2)
+    assert again.of(asked("a")) == [compared(reference=[2.0]), compared(reference=[3.0])]
+    assert again.of(asked("b")) == [traced, compared(reference=[2.0])]
     assert again.of(asked("c")) is None
 
 
@@ -296,6 +300,73 @@ def test_damaged_results_are_refused(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "kept.jsonl"
     Finished(file, SETTINGS).add(asked("a"), [compared()])
     file.write_bytes(file.read_bytes() + damage)
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("prompt",), None),
+        (("results",), []),
+        (("results", 0, "id"), 5),
+        (("results", 0, "category"), None),
+        (("results", 0, "runs"), {}),
+        (("results", 0, "runs", "plain"), []),
+        (("results", 0, "runs", "plain", 0, 0), -1),
+        (("results", 0, "runs", "plain", 0, 0), 1.5),
+        (("results", 0, "runs", "plain", 0, 2), "1.0"),
+        (("results", 0, "runs", "plain", 0, 2), -1.0),
+        (("results", 0, "runs", "plain", 0, 2), float("nan")),
+        (("results", 0, "runs", "plain", 0, 2), float("inf")),
+        (("results", 0, "runs", "plain", 0, 2), 10**400),
+        (("results", 0, "runs", "plain", 0, 2), None),
+        (("results", 0, "runs", "plain", 0, 2), True),
+        (("results", 0, "runs", "speculative", 0, 5), 0),
+        (("results", 0, "runs", "speculative", 0, 7), 81),
+        (("results", 0, "runs", "speculative", 0, 8), "many"),
+        (("results", 0, "runs", "other"), [[101, 100, 5.0, 0, 0, 25, 80, 75, None, None]]),
+        (("results", 0, "first_token"), {}),
+        (("results", 0, "first_token", "plain"), None),
+        (("results", 0, "draft_reads"), float("nan")),
+        (("results", 0, "same_tokens"), "yes"),
+        (("results", 0, "rounds", 0, 1), "3"),
+        (("results", 0, "passes", 0, 0), None),
+        (("results", 0, "passes", 0, 4), 0),
+        (
+            ("results", 0, "trace"),
+            {"id": "a", "category": "b", "prompt": ["x"], "text": [], "model": [], "astray": {}},
+        ),
+    ],
+)
+def test_kept_results_that_cannot_be_computed_with_are_refused(
+    tmp_path: Path, place: Sequence[Any], value: object
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    Finished(file, SETTINGS).add(asked("a"), [compared()])
+    head, line = file.read_text().splitlines()
+    inner = found = json.loads(line)
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    file.write_text(f"{head}\n{json.dumps(found)}\n")
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS)
+
+
+def test_so_are_results_of_which_a_prompt_has_too_many_or_others_than_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    kept = Finished(file, SETTINGS)
+    kept.add(asked("a"), [compared()])
+    kept.add(asked("b"), [compared("b")])
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS, 2)
+    whole = file.read_text()
+    file.write_text(whole + whole.splitlines()[-1] + "\n")
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS)
+    file.write_text(whole)
+    Finished(file, SETTINGS).add(asked("c"), [compared(plain=[1.0, 1.0], speculative=[1.0, 1.0])])
     with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
         Finished(file, SETTINGS)
 
