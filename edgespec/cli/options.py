@@ -60,6 +60,13 @@ def _json(context: click.Context, option: click.Parameter, path: str | None) -> 
     return found
 
 
+def _once(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
+    if len(given) > 1:
+        message = f"it is given {len(given)} times, and one file is read; put the texts into one"
+        raise click.BadParameter(message, context, option)
+    return next(iter(given), None)
+
+
 def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Sequence[str]:
     if not all(texts):
         raise click.BadParameter("a stop text is empty", context, option)
@@ -251,8 +258,10 @@ def prompting(command: Command) -> Command:
             click.option(
                 "--file",
                 type=click.Path(),
+                multiple=True,
+                callback=_once,
                 metavar="FILE",
-                help="Read the prompt from a file (UTF-8), or what stands behind PROMPT; - is stdin.",
+                help="Read the prompt from one file (UTF-8), or what stands behind PROMPT; - is stdin.",
             ),
             click.option("--system", metavar="TEXT", help="The system message."),
             click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template."),

@@ -87,6 +87,8 @@ def failed(ended: Ended) -> Failed:
         (["--file", "nowhere"], "nowhere cannot be read: No such file"),
         (["--file", "/dev/null"], "there is no text in /dev/null"),
         (["--file", "-"], "there is no text on stdin"),
+        (["--file", "a", "--file", "b"], "'--file': it is given 2 times"),
+        (["--file", "-", "--file", "-"], "'--file': it is given 2 times"),
         (["more"], "3 arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"),
         (["--no-such"], "No such option"),
         (["--gpu-layers", -1], "'--gpu-layers': -1 is not in the range"),
