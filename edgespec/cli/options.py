@@ -60,6 +60,14 @@ def _json(context: click.Context, option: click.Parameter, path: str | None) -> 
     return found
 
 
+def named(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """What a path must be where leaving the option out is another wish: an empty one, as of a variable that
+    is not set, would be taken for that."""
+    if path == "":
+        raise click.BadParameter("the name is empty; name a file", context, option)
+    return path
+
+
 def _once(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
     if len(given) > 1:
         message = f"it is given {len(given)} times, and one file is read; put the texts into one"

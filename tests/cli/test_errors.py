@@ -140,6 +140,13 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt_or_a_schema(
     assert "JSON" not in ended(["run", model_files / "target.gguf", "stay", *options, *schema])[2]
 
 
+@pytest.mark.parametrize("option", ["--html", "--traces", "--resume"])
+def test_an_empty_name_is_not_taken_for_none(failed: Failed, option: str) -> None:
+    code, line = failed(["bench", "smollm2-135m", "--suite", "none.jsonl", option, ""])
+    assert code == 2
+    assert f"'{option}': the name is empty" in line
+
+
 def test_models_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes((model_files / "target.gguf").read_bytes()[:5000])
