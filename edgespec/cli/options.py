@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import click
 
+from edgespec.objects import each_once
+
 Command: TypeAlias = Callable[..., None]
 
 
@@ -36,21 +38,12 @@ def _text(context: click.Context, option: click.Parameter, path: str | None) -> 
     return None if path is None else read_text(path)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Of two values of one name parsers would drop one."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands twice in one object")
-    return dict(pairs)
-
-
 def _json(context: click.Context, option: click.Parameter, path: str | None) -> Any:
     text = _text(context, option, path)
     if text is None:
         return None
     try:
-        found = json.loads(text, object_pairs_hook=_each_once)
+        found = json.loads(text, object_pairs_hook=each_once)
     except ValueError as error:
         raise click.BadParameter(f"{path} is not valid JSON: {error}", context, option) from None
     except RecursionError:

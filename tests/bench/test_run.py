@@ -34,7 +34,9 @@ def asked(id: str) -> Prompt:
 
 def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
     file = tmp_path / "suite.jsonl"
-    file.write_text('{"id": "x", "category": "code", "turns": ["one", "two"]}\n\n{"prompt": "three"}\n')
+    file.write_text(
+        '{"id": "x", "category": "code", "turns": ["one", "two"]}\n\n{"prompt": "three", "more": null}\n'
+    )
     first, second = read_suite(file)
     assert (first.id, first.category, first.text) == ("x", "code", "one")
     assert (second.id, second.category, second.text) == ("3", "all", "three")
@@ -51,6 +53,10 @@ def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
         ('{"prompt": ""}', "line 1"),
         ("\n", "no prompts"),
         ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2 .* has the id '1'"),
+        ('{"prompt": "a", "turns": ["b"]}', "line 1 .* turns and prompt"),
+        ('{"prompt": "a"}\n{"prompt": "b", "prompt": "c"}', "line 2 .* 'prompt' stands twice"),
+        ('{"prompt": "a", "id": null}', "line 1 .* id is null"),
+        ('{"prompt": "a", "category": null}', "line 1 .* category is null"),
     ],
 )
 def test_what_is_no_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
