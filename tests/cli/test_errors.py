@@ -300,6 +300,26 @@ def test_streams_that_are_closed_or_full_are_no_bug(
     assert done.stderr.count("\n") <= 1
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_remarks_that_cannot_be_written_do_not_cost_the_answer(
+    environment: dict[str, str], endless: Path, unbuffered: str
+) -> None:
+    words = ["run", str(endless), "stay", "--max-tokens", "4", "--threads", "1", "--draft", "none"]
+    asked = shlex.join([*COMMAND, *words, "--explain-policy", "--report"])
+    told, lost = (
+        subprocess.run(
+            ["sh", "-c", line],
+            capture_output=True,
+            env=environment | {"PYTHONUNBUFFERED": unbuffered},
+            timeout=PATIENCE,
+        )
+        for line in (asked, f"{asked} 2>/dev/full")
+    )
+    assert told.stdout
+    assert told.stderr
+    assert (lost.returncode, lost.stdout, lost.stderr) == (0, told.stdout, b"")
+
+
 def test_an_interrupt_during_imports_is_quiet(environment: dict[str, str]) -> None:
     # Importing click is where most of the first tenth of a second goes.
     program = (
