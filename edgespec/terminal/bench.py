@@ -28,7 +28,7 @@ from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
 from edgespec.hub.names import path_named
-from edgespec.hub.sizes import human
+from edgespec.hub.sizes import counted, human
 from edgespec.options import GenerateOptions
 from edgespec.runtime import Runtime
 from edgespec.terminal.answer import write_json
@@ -151,8 +151,8 @@ def check_writable(file: Path) -> None:
 def _plan(
     runtimes: Sequence[Runtime], prompts: int, repeats: int, wanted: bool, reference: Runtime | None
 ) -> str:
-    times = f"{repeats} time{'s' * (repeats != 1)}"
-    plan = f"{'; '.join(map(describe, runtimes))}, {prompts} prompts, {times} each way"
+    what = f"{counted(prompts, 'prompt')}, {counted(repeats, 'time')} each way"
+    plan = f"{'; '.join(map(describe, runtimes))}, {what}"
     if reference is not None:
         return f"{plan}; reference: plain llama.cpp on {reference.target.name}"
     if wanted:
@@ -270,7 +270,7 @@ def closing_lines(found: Mapping[str, Any]) -> list[str]:
     if found["peak_memory"] is not None:
         lines.append(f"peak memory {human(found['peak_memory'])}, of all models together")
     if found["too_short"]:
-        lines.append(f"{found['too_short']} answers were too short to be timed and do not count")
+        lines.append(f"{counted(found['too_short'], 'answer')} too short to be timed, so not counted")
     return lines
 
 
