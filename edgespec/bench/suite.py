@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgespec.errors import UsageError
 from edgespec.objects import each_once
+from edgespec.visible import check_unicode
 
 
 @dataclass(frozen=True)
@@ -63,4 +64,7 @@ def _prompt(line: str, number: int) -> Prompt:
     for field, name in names.items():
         if name is None:
             raise UsageError(f"its {field} is null; name one, or leave it out")
-    return Prompt(str(names["id"]), str(names["category"]), text)
+    prompt = Prompt(str(names["id"]), str(names["category"]), text)
+    for field, content in (("id", prompt.id), ("category", prompt.category), ("text", prompt.text)):
+        check_unicode(f"its {field}", content)  # JSON can name half a character
+    return prompt

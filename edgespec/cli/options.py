@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import click
 
 from edgespec.objects import each_once
+from edgespec.visible import check_unicode
 
 Command: TypeAlias = Callable[..., None]
 
@@ -59,6 +60,13 @@ def named(context: click.Context, option: click.Parameter, path: str | None) -> 
     if path == "":
         raise click.BadParameter("the name is empty; name a file", context, option)
     return path
+
+
+def unicode(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """What a text for the model must be."""
+    if text is not None:
+        check_unicode(str(option.opts[0]), text)
+    return text
 
 
 def _once(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
@@ -264,7 +272,7 @@ def prompting(command: Command) -> Command:
                 metavar="FILE",
                 help="Read the prompt from one file (UTF-8), or what stands behind PROMPT; - is stdin.",
             ),
-            click.option("--system", metavar="TEXT", help="The system message."),
+            click.option("--system", callback=unicode, metavar="TEXT", help="The system message."),
             click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template."),
         ),
         command,

@@ -56,6 +56,8 @@ def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
         ('{"prompt": "a", "turns": ["b"]}', "line 1 .* turns and prompt"),
         ('{"prompt": "a"}\n{"prompt": "b", "prompt": "c"}', "line 2 .* 'prompt' stands twice"),
         ('{"prompt": "a", "id": null}', "line 1 .* id is null"),
+        ('{"prompt": "a\\ud800"}', "line 1 .* its text is not valid Unicode at character 2"),
+        ('{"prompt": "a", "id": "\\ud800"}', "line 1 .* its id is not valid Unicode"),
         ('{"prompt": "a", "category": null}', "line 1 .* category is null"),
     ],
 )

@@ -87,6 +87,7 @@ def failed(ended: Ended) -> Failed:
         (["--file", "nowhere"], "nowhere cannot be read: No such file"),
         (["--file", "/dev/null"], "there is no text in /dev/null"),
         (["--file", "-"], "there is no text on stdin"),
+        (["--system", "me\udcff"], "--system is not valid Unicode at character 3"),
         (["--file", "a", "--file", "b"], "'--file': it is given 2 times"),
         (["--file", "-", "--file", "-"], "'--file': it is given 2 times"),
         (["more"], "3 arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"),
@@ -105,6 +106,12 @@ def test_what_cannot_be_honoured_is_refused(
 def test_a_mistyped_option_is_said_before_models_are_loaded(failed: Failed, tmp_path: Path) -> None:
     assert "temperature is -1" in failed(["run", tmp_path / "no.gguf", "stay", "--temperature", -1])[1]
     assert "depth is 33" in failed(["run", tmp_path / "no.gguf", "stay", "--depth", 33])[1]
+
+
+def test_half_a_character_in_a_prompt_is_counted_in_the_prompt(failed: Failed, model_files: Path) -> None:
+    """And not in what a template makes of it."""
+    code, line = failed(["run", model_files / "target.gguf", "stay\udcff", "--draft", "none"])
+    assert (code, line) == (2, "edgespec: the prompt is not valid Unicode at character 5\n")
 
 
 def test_prompts_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:
