@@ -14,7 +14,7 @@ from edgespec.bench.regret import Verdict
 from edgespec.bench.run import Compared
 from edgespec.bench.summary import of_prompt
 from edgespec.device.cores import machine
-from edgespec.hub.sizes import human
+from edgespec.hub.sizes import counted, human
 
 Figure = tuple[str, str, str]
 """title, SVG, caption"""
@@ -48,14 +48,14 @@ def page(
 
 def _conditions(found: Mapping[str, Any]) -> str:
     parts = [
-        f"{found['prompts']} prompts of up to {found['max_tokens']} tokens",
+        f"{counted(found['prompts'], 'prompt')} of up to {counted(found['max_tokens'], 'token')}",
         f"median of {found['repeats']} repeats" if found["repeats"] > 1 else "run once",
         f"depth {found['depth']}",
         f"temperature {found['temperature']}",
         machine(),
     ]
     if found["too_short"]:
-        parts.append(f"{found['too_short']} answers too short to be timed")
+        parts.append(f"{counted(found['too_short'], 'answer')} too short to be timed")
     return ", ".join(parts)
 
 
@@ -92,7 +92,7 @@ def _regret(verdicts: Sequence[Verdict] | str) -> Figure:
     return (
         title,
         plots.regret(verdicts),
-        f"Every policy on the same recorded proposals, along {answers} answer{'s' * (answers != 1)}, and the "
+        f"Every policy on the same recorded proposals, along {counted(answers, 'answer')}, and the "
         "costs measured here; that the draft model reads the prompt is left out. In brackets, the mean "
         "difference to the best fixed depth of each prompt, which is known in hindsight only.",
     )

@@ -68,7 +68,7 @@ class Compared:
     @property
     def timed(self) -> bool:
         """Whether no answer was too short for that."""
-        return all(run.speed > 0.0 for runs in self.runs.values() for run in runs)
+        return all(run.speed > 0.0 and run.tokens > 0 for runs in self.runs.values() for run in runs)
 
     def bandwidth(self, way: Way = "speculative") -> float | None:
         """Bytes of weights read per second of decoding."""

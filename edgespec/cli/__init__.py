@@ -14,11 +14,12 @@ def main(prog_name: str | None = None) -> None:
     if usual is signal.default_int_handler:  # else the caller ignores it
         signal.signal(signal.SIGINT, _leave)
     from edgespec.cli.commands import main as commands
-    from edgespec.cli.streams import replace_closed
+    from edgespec.cli.streams import let_remarks_be_lost, replace_closed
 
     signal.signal(signal.SIGINT, usual)
     try:
         replace_closed()
+        let_remarks_be_lost()
         commands.main(prog_name=prog_name)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -31,13 +31,24 @@ from edgespec.cli import options
     help="Also compare with plain llama.cpp on the GGUF file of the same target.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--html", metavar="FILE", help="Also write a page with plots (needs matplotlib).")
+@click.option(
+    "--html",
+    callback=options.named,
+    metavar="FILE",
+    help="Also write a page with plots (needs matplotlib).",
+)
 @click.option(
     "--traces",
+    callback=options.named,
     metavar="FILE",
     help="Recorded traces that the page compares depth policies on. Default: those of this run.",
 )
-@click.option("--resume", metavar="FILE", help="Keep results in FILE, and go on from those that are there.")
+@click.option(
+    "--resume",
+    callback=options.named,
+    metavar="FILE",
+    help="Keep results in FILE, and go on from those that are there.",
+)
 @options.generating(max_tokens=128)
 @options.loading_several
 def bench(pair: str | None, **given: Any) -> None:

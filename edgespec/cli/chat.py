@@ -13,7 +13,7 @@ from edgespec.cli.endings import FAILED
 
 @click.command()
 @click.argument("pair", required=False)
-@click.option("--system", metavar="TEXT", help="The system message.")
+@click.option("--system", callback=options.unicode, metavar="TEXT", help="The system message.")
 @options.report
 @options.explain_policy
 @options.generating(max_tokens=None)

@@ -12,6 +12,9 @@ from typing import Any, TypeAlias
 
 import click
 
+from edgespec.objects import each_once
+from edgespec.visible import check_unicode
+
 Command: TypeAlias = Callable[..., None]
 
 
@@ -36,21 +39,12 @@ def _text(context: click.Context, option: click.Parameter, path: str | None) -> 
     return None if path is None else read_text(path)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Of two values of one name parsers would drop one."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands twice in one object")
-    return dict(pairs)
-
-
 def _json(context: click.Context, option: click.Parameter, path: str | None) -> Any:
     text = _text(context, option, path)
     if text is None:
         return None
     try:
-        found = json.loads(text, object_pairs_hook=_each_once)
+        found = json.loads(text, object_pairs_hook=each_once)
     except ValueError as error:
         raise click.BadParameter(f"{path} is not valid JSON: {error}", context, option) from None
     except RecursionError:
@@ -58,6 +52,28 @@ def _json(context: click.Context, option: click.Parameter, path: str | None) -> 
     if found is None:  # which would stand for no schema at all
         raise click.BadParameter(f"{path} holds null, which is no JSON schema", context, option)
     return found
+
+
+def named(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """What a path must be where leaving the option out is another wish: an empty one, as of a variable that
+    is not set, would be taken for that."""
+    if path == "":
+        raise click.BadParameter("the name is empty; name a file", context, option)
+    return path
+
+
+def unicode(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """What a text for the model must be."""
+    if text is not None:
+        check_unicode(str(option.opts[0]), text)
+    return text
+
+
+def _once(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
+    if len(given) > 1:
+        message = f"it is given {len(given)} times, and one file is read; put the texts into one"
+        raise click.BadParameter(message, context, option)
+    return next(iter(given), None)
 
 
 def _not_empty(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Sequence[str]:
@@ -251,10 +267,12 @@ def prompting(command: Command) -> Command:
             click.option(
                 "--file",
                 type=click.Path(),
+                multiple=True,
+                callback=_once,
                 metavar="FILE",
-                help="Read the prompt from a file (UTF-8), or what stands behind PROMPT; - is stdin.",
+                help="Read the prompt from one file (UTF-8), or what stands behind PROMPT; - is stdin.",
             ),
-            click.option("--system", metavar="TEXT", help="The system message."),
+            click.option("--system", callback=unicode, metavar="TEXT", help="The system message."),
             click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template."),
         ),
         command,

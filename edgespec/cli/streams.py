@@ -1,4 +1,5 @@
-"""Standard streams that the caller closed (`edgespec … <&-`): Python has None in their place."""
+"""Standard streams that the caller closed (`edgespec … <&-`), so that Python has None in their place, or that
+take nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import errno
 import io
 import os
 import sys
+from typing import Any
 
 
 def replace_closed() -> None:
@@ -23,6 +25,29 @@ def replace_closed() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = Closed()
+
+
+def let_remarks_be_lost() -> None:
+    """What stderr does not take, as on a full disk, is lost as if it were closed; the answer is not. Consoles
+    of Windows are left as they are: they are no files, and have a way of their own."""
+    stderr = sys.stderr
+    raw = getattr(stderr, "buffer", None)
+    raw = getattr(raw, "raw", raw)  # with PYTHONUNBUFFERED there is nothing between
+    if isinstance(stderr, io.TextIOWrapper) and isinstance(raw, io.FileIO):
+        lossy = Lossy(raw.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(lossy), stderr.encoding, stderr.errors, line_buffering=True
+        )
+
+
+class Lossy(io.FileIO):
+    """A file that never refuses what is written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
 
 
 class Closed(io.TextIOBase):

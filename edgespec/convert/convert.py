@@ -6,16 +6,13 @@ under its name when all of it is written.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import filelock
 import numpy as np
 
 from edgespec.errors import BackendError, ModelError, UsageError
@@ -285,18 +282,6 @@ def _stored(tensor: Tensor, storage: Storage) -> int:
     return stored_bytes(form, tensor.elements // inputs, inputs)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    locks = store.home() / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    # The same folder has the same lock, whatever links lead there.
-    key = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    lock = filelock.FileLock(locks / f"convert-{key}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise ModelError(f"{folder.name} is being written by another process; wait for it") from None
-    try:
-        yield
-    finally:
-        lock.release()
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    taken = ModelError(f"{folder.name} is being written by another process; wait for it")
+    return store.locked_path("convert", folder, taken)

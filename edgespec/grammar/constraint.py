@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from edgespec.errors import BackendError, UsageError
+from edgespec.visible import check_unicode
 
 SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written in one way, as Python's json.dumps does: so keys and punctuation are forced, and no
@@ -87,7 +88,7 @@ def regex(pattern: str) -> Constraint:
     lookaround and backreferences. Raises UsageError with the place of what is wrong."""
     if not isinstance(pattern, str):
         raise UsageError(f"regex is {pattern!r}; it must be text")
-    _check_unicode("regex", pattern)
+    check_unicode("regex", pattern)
     _check_repeats("regex", pattern)
     source = str(llguidance().LLMatcher.grammar_from_regex(pattern))
     if why := _refusal(source):
@@ -103,7 +104,7 @@ def grammar(text: str) -> Constraint:
     GBNF (`root ::= …`). Raises UsageError with the line of what is wrong."""
     if not isinstance(text, str):
         raise UsageError(f"grammar is {text!r}; it must be text: Lark or GBNF")
-    _check_unicode("grammar", text)
+    check_unicode("grammar", text)
     _check_patterns(text)
     if found := _OPTIONS.search(text):  # llguidance cannot take drafted tokens back with the first two
         raise UsageError(
@@ -132,13 +133,6 @@ def llguidance() -> ModuleType:
             "structured output needs the package llguidance: pip install 'edgespec[grammar]'"
         ) from error
     return llguidance
-
-
-def _check_unicode(kind: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{kind} is not valid Unicode at character {error.start + 1}") from None
 
 
 def _decoded(gbnf: str) -> str:

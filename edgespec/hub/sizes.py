@@ -1,4 +1,4 @@
-"""Sizes in words."""
+"""Sizes and counts in words."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def human_count(n: float) -> str:
             return f"{n:.0f}{unit}"
         n /= 1000
     return f"{n:.2f} B"
+
+
+def counted(n: int, what: str) -> str:
+    """1 prompt, 2 prompts."""
+    return f"{n} {what}{'s' * (n != 1)}"

@@ -20,7 +20,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from edgespec.errors import HubError, ModelError, UsageError
+from edgespec.errors import EdgespecError, HubError, ModelError, UsageError
 from edgespec.hub.catalog import RemoteFile
 from edgespec.hub.names import path_named
 from edgespec.hub.progress import Progress
@@ -159,6 +159,24 @@ def locked(file: RemoteFile, progress: Progress | None) -> Iterator[None]:
             raise HubError(f"{file.name} is being pulled by another process; wait for it.") from None
         progress.message(f"Another process is pulling {file.name}; waiting for it.")
         lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def locked_path(use: str, path: Path, taken: EdgespecError) -> Iterator[None]:
+    """Hold the lock of what is written there, across processes, whatever links lead there; raise `taken` if
+    another process holds it. The system lets it go when its process ends, however that is."""
+    folder = home() / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+    lock = filelock.FileLock(folder / f"{use}-{key}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise taken from None
     try:
         yield
     finally:

@@ -6,9 +6,11 @@ cannot do yet is refused unless its value asks for nothing; a field nobody knows
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
+    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -51,6 +53,14 @@ class _Unless:
         return {"enum": self._harmless, "description": f"Anything else is refused: {self._refusal}."}
 
 
+def _as_written(key: str) -> str:
+    if not re.fullmatch(TOKEN_ID, key):
+        raise PydanticCustomError(
+            "token_id", "it must be a token id: up to nine digits, without a sign or leading zeros"
+        )
+    return key
+
+
 _OLD = "it is the old name of tools and tool_choice; use those"
 TOOLS = 128
 """functions offered in one request, at most"""
@@ -59,7 +69,9 @@ _NO_EFFORT = "models here think as much as they think; leave it out"
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-TokenId = Annotated[int, Field(strict=False, ge=0)]
+TOKEN_ID = "^(0|[1-9][0-9]{0,8})$"
+"""the one way to write it: of keys that mean the same token, all but the last would be lost"""
+TokenId = Annotated[int, BeforeValidator(_as_written), Field(strict=False, ge=0)]
 Bias = Annotated[Number, Field(ge=-100, le=100)]
 
 
@@ -103,7 +115,7 @@ class Completing(Strict):
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = Field(
         None,
         description="By token id; -100 bans a token.",
-        json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}},
+        json_schema_extra={"propertyNames": {"pattern": TOKEN_ID}},
     )
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
         None, description="The answer depends on it alone; the i-th choice has seed + i."

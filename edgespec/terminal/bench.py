@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec.backends.fingerprint import identity
-from edgespec.bench.finished import Finished
+from edgespec.bench.finished import Finished, lock_results, results_file
 from edgespec.bench.page import page
 from edgespec.bench.plots import check_installed
 from edgespec.bench.reference import measured_passes, open_reference
@@ -28,7 +28,7 @@ from edgespec.device.power import threads_for
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.errors import UsageError
 from edgespec.hub.names import path_named
-from edgespec.hub.sizes import human
+from edgespec.hub.sizes import counted, human
 from edgespec.options import GenerateOptions
 from edgespec.runtime import Runtime
 from edgespec.terminal.answer import write_json
@@ -58,6 +58,7 @@ def bench(
     recorded = load(_readable(Path(traces))) if traces else []
     for file in filter(None, (html, resume)):
         check_writable(Path(file))
+    kept = results_file(resume) if resume else None
     if html:
         check_installed()
     drafts = loading["draft"] or (None,)
@@ -66,6 +67,8 @@ def bench(
     threads = loading["threads"] or threads_for(loading["power"])
     bandwidth = known_bandwidth([threads])
     with ExitStack() as opened:
+        if kept is not None:
+            opened.enter_context(lock_results(kept))
         runtimes: list[Runtime] = []
         for draft in drafts:
             runtime = opened.enter_context(open_pair(pair, {**loading, "draft": draft}, generating))
@@ -88,7 +91,7 @@ def bench(
         ]
         loaded = {name: value for name, value in loading.items() if name != "memory_check"}
         finished = Finished(
-            Path(resume) if resume else None,
+            kept,
             {
                 "machine": machine(),
                 "models": [_identities(r, loading["lora"]) for r in runtimes],
@@ -96,6 +99,7 @@ def bench(
                 **common,
                 **generating,
             },
+            len(runtimes),
         )
         note(_plan(runtimes, len(prompts), repeats, reference, beside))
         comparing = Bench(runtimes, generating, repeats, beside, html is not None)
@@ -147,8 +151,8 @@ def check_writable(file: Path) -> None:
 def _plan(
     runtimes: Sequence[Runtime], prompts: int, repeats: int, wanted: bool, reference: Runtime | None
 ) -> str:
-    times = f"{repeats} time{'s' * (repeats != 1)}"
-    plan = f"{'; '.join(map(describe, runtimes))}, {prompts} prompts, {times} each way"
+    what = f"{counted(prompts, 'prompt')}, {counted(repeats, 'time')} each way"
+    plan = f"{'; '.join(map(describe, runtimes))}, {what}"
     if reference is not None:
         return f"{plan}; reference: plain llama.cpp on {reference.target.name}"
     if wanted:
@@ -266,7 +270,7 @@ def closing_lines(found: Mapping[str, Any]) -> list[str]:
     if found["peak_memory"] is not None:
         lines.append(f"peak memory {human(found['peak_memory'])}, of all models together")
     if found["too_short"]:
-        lines.append(f"{found['too_short']} answers were too short to be timed and do not count")
+        lines.append(f"{counted(found['too_short'], 'answer')} too short to be timed, so not counted")
     return lines
 
 

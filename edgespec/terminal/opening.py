@@ -11,6 +11,7 @@ from edgespec.loading import load
 from edgespec.options import GenerateOptions, Prompt, SamplingOptions, form
 from edgespec.runtime import Runtime
 from edgespec.terminal.notes import note
+from edgespec.visible import check_unicode
 
 
 def open_pair(
@@ -41,6 +42,7 @@ def describe(runtime: Runtime) -> str:
 
 def as_prompt(runtime: Runtime, text: str, system: str | None, raw: bool) -> Prompt:
     """`text` as one message for the chat template; as it is if `raw`, or if there is no template."""
+    check_unicode("the prompt", text)  # before the template, which it would be counted in
     if raw:
         return text
     if not runtime.has_chat_template:

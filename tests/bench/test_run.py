@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from edgespec.bench.finished import FORMAT, Finished
+from edgespec.bench.finished import FORMAT, Finished, lock_results, results_file
 from edgespec.bench.passes import Pass, merge
 from edgespec.bench.run import Way
 from edgespec.bench.suite import Prompt, read_suite
 from edgespec.bench.summary import interval, of_prompt, summary
 from edgespec.bench.timed import Run
 from edgespec.bench.traces import Guess, Trace
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.terminal.bench import check_writable, closing_lines
 
 from .results import compared, runs
@@ -30,7 +34,9 @@ def asked(id: str) -> Prompt:
 
 def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
     file = tmp_path / "suite.jsonl"
-    file.write_text('{"id": "x", "category": "code", "turns": ["one", "two"]}\n\n{"prompt": "three"}\n')
+    file.write_text(
+        '{"id": "x", "category": "code", "turns": ["one", "two"]}\n\n{"prompt": "three", "more": null}\n'
+    )
     first, second = read_suite(file)
     assert (first.id, first.category, first.text) == ("x", "code", "one")
     assert (second.id, second.category, second.text) == ("3", "all", "three")
@@ -47,6 +53,12 @@ def test_a_suite_is_lines_with_turns_or_a_prompt(tmp_path: Path) -> None:
         ('{"prompt": ""}', "line 1"),
         ("\n", "no prompts"),
         ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "line 2 .* has the id '1'"),
+        ('{"prompt": "a", "turns": ["b"]}', "line 1 .* turns and prompt"),
+        ('{"prompt": "a"}\n{"prompt": "b", "prompt": "c"}', "line 2 .* 'prompt' stands twice"),
+        ('{"prompt": "a", "id": null}', "line 1 .* id is null"),
+        ('{"prompt": "a\\ud800"}', "line 1 .* its text is not valid Unicode at character 2"),
+        ('{"prompt": "a", "id": "\\ud800"}', "line 1 .* its id is not valid Unicode"),
+        ('{"prompt": "a", "category": null}', "line 1 .* category is null"),
     ],
 )
 def test_what_is_no_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -165,7 +177,12 @@ def test_answers_too_short_to_be_timed_are_said_to_be() -> None:
     empty = replace(compared(), runs={"plain": runs(0.0), "speculative": runs(0.0)})
     with pytest.raises(UsageError, match="max-tokens"):
         summary([empty], 45e9)
-    assert summary([empty, compared("b")], 45e9)["too_short"] == 1
+    found = summary([empty, compared("b")], 45e9)
+    assert "1 answer too short to be timed, so not counted" in closing_lines(
+        found | {"machine_measured": "today"}
+    )
+    stopped = [run._replace(tokens=0) for run in runs(5.0)]  # at a stop text that was all of it
+    assert not replace(compared(), runs={"plain": stopped, "speculative": stopped}).timed
     assert of_prompt(empty)["id"] == "a"
 
 
@@ -176,12 +193,12 @@ def test_results_are_kept_prompt_by_prompt(tmp_path: Path) -> None:
         compared("b", reference=[1.0]),
         trace=Trace("b", "code", [1], [2, 3], [Guess(2, 0.875, 0.5), wrong], [[], [Guess(-1, 0.5, 0.5)]]),
     )
-    first = Finished(file, SETTINGS)
-    first.add(asked("a"), [compared()])
-    first.add(asked("b"), [traced, compared()])
-    again = Finished(file, SETTINGS)
-    assert again.of(asked("a")) == [compared()]
-    assert again.of(asked("b")) == [traced, compared()]
+    first = Finished(file, SETTINGS, 2)
+    first.add(asked("a"), [compared(reference=[2.0]), compared(reference=[3.0])])
+    first.add(asked("b"), [traced, compared(reference=[2.0])])
+    again = Finished(file, SETTINGS, 2)
+    assert again.of(asked("a")) == [compared(reference=[2.0]), compared(reference=[3.0])]
+    assert again.of(asked("b")) == [traced, compared(reference=[2.0])]
     assert again.of(asked("c")) is None
 
 
@@ -210,11 +227,157 @@ def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
     assert (found.of(asked("a")), found.of(asked("b"))) == ([compared()], None)
 
 
+def test_what_is_no_regular_file_is_not_replaced_by_results(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe", "link", "loop"):
+        with pytest.raises(UsageError, match=f"{name} is no regular file"):
+            results_file(str(tmp_path / name))
+
+
+def test_a_folder_that_takes_no_new_files_is_named_before_hours_of_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert results_file(str(tmp_path / "new")) == (tmp_path / "new").resolve()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match="cannot be written"):
+        results_file(str(tmp_path / "new"))
+
+
+def test_a_link_to_results_stays_one_and_their_mode_stays_too(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    kept, link, others = tmp_path / "disk" / "kept", tmp_path / "link", tmp_path / "disk" / "kept.partial"
+    link.symlink_to(kept)  # which is not there yet
+    others.write_text("somebody's")
+    for mode in (0o600, 0o664):
+        Finished(results_file(str(link)), SETTINGS).add(asked("a"), [compared()])
+        kept.chmod(mode)
+        Finished(results_file(str(link)), SETTINGS).add(asked("b"), [compared()])
+        assert kept.stat().st_mode & 0o777 == mode
+    assert link.is_symlink()
+    assert Finished(kept, SETTINGS).of(asked("b")) == [compared()]
+    assert others.read_text() == "somebody's"
+    assert sorted(kept.parent.iterdir()) == [kept, others]
+
+
+def test_results_are_kept_by_one_run_at_a_time_and_one_that_was_killed_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from edgespec.bench.finished import lock_results\n"
+        "with lock_results(Path(sys.argv[1])):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(1000)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        try:
+            assert other.stdout.readline() == b"held\n"
+            with pytest.raises(UsageError, match="another run"), lock_results(file):
+                pass
+            with lock_results(tmp_path / "other.jsonl"):
+                pass
+        finally:
+            other.kill()
+    with lock_results(file):
+        pass
+
+
+def test_results_that_cannot_be_written_are_told_of_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    kept = Finished(file, SETTINGS)
+    kept.add(asked("a"), [compared()])
+
+    def full(path: Path, text: str, encoding: str) -> int:
+        path.open("w", encoding=encoding).write(text[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(EdgespecError, match=r"kept\.jsonl cannot be written: No space .* run the same"):
+            kept.add(asked("b"), [compared("b")])
+    assert [*tmp_path.iterdir()] == [file]
+    assert Finished(file, SETTINGS).of(asked("a")) == [compared()]
+
+
 @pytest.mark.parametrize("damage", [b"{}", b"[]", b'{"runs": []}', b'{"id": "b', b"\xff", b"[" * 100_000])
 def test_damaged_results_are_refused(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "kept.jsonl"
     Finished(file, SETTINGS).add(asked("a"), [compared()])
     file.write_bytes(file.read_bytes() + damage)
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("prompt",), None),
+        (("results",), []),
+        (("results", 0, "id"), 5),
+        (("results", 0, "category"), None),
+        (("results", 0, "runs"), {}),
+        (("results", 0, "runs", "plain"), []),
+        (("results", 0, "runs", "plain", 0, 0), -1),
+        (("results", 0, "runs", "plain", 0, 0), 1.5),
+        (("results", 0, "runs", "plain", 0, 2), "1.0"),
+        (("results", 0, "runs", "plain", 0, 2), -1.0),
+        (("results", 0, "runs", "plain", 0, 2), float("nan")),
+        (("results", 0, "runs", "plain", 0, 2), float("inf")),
+        (("results", 0, "runs", "plain", 0, 2), 10**400),
+        (("results", 0, "runs", "plain", 0, 2), None),
+        (("results", 0, "runs", "plain", 0, 2), True),
+        (("results", 0, "runs", "speculative", 0, 5), 0),
+        (("results", 0, "runs", "speculative", 0, 7), 81),
+        (("results", 0, "runs", "speculative", 0, 8), "many"),
+        (("results", 0, "runs", "other"), [[101, 100, 5.0, 0, 0, 25, 80, 75, None, None]]),
+        (("results", 0, "first_token"), {}),
+        (("results", 0, "first_token", "plain"), None),
+        (("results", 0, "draft_reads"), float("nan")),
+        (("results", 0, "same_tokens"), "yes"),
+        (("results", 0, "rounds", 0, 1), "3"),
+        (("results", 0, "passes", 0, 0), None),
+        (("results", 0, "passes", 0, 4), 0),
+        (
+            ("results", 0, "trace"),
+            {"id": "a", "category": "b", "prompt": ["x"], "text": [], "model": [], "astray": {}},
+        ),
+    ],
+)
+def test_kept_results_that_cannot_be_computed_with_are_refused(
+    tmp_path: Path, place: Sequence[Any], value: object
+) -> None:
+    file = tmp_path / "kept.jsonl"
+    Finished(file, SETTINGS).add(asked("a"), [compared()])
+    head, line = file.read_text().splitlines()
+    inner = found = json.loads(line)
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    file.write_text(f"{head}\n{json.dumps(found)}\n")
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS)
+
+
+def test_so_are_results_of_which_a_prompt_has_too_many_or_others_than_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    kept = Finished(file, SETTINGS)
+    kept.add(asked("a"), [compared()])
+    kept.add(asked("b"), [compared("b")])
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS, 2)
+    whole = file.read_text()
+    file.write_text(whole + whole.splitlines()[-1] + "\n")
+    with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
+        Finished(file, SETTINGS)
+    file.write_text(whole)
+    Finished(file, SETTINGS).add(asked("c"), [compared(plain=[1.0, 1.0], speculative=[1.0, 1.0])])
     with pytest.raises(UsageError, match=r"kept\.jsonl is damaged"):
         Finished(file, SETTINGS)
 

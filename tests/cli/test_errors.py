@@ -87,6 +87,9 @@ def failed(ended: Ended) -> Failed:
         (["--file", "nowhere"], "nowhere cannot be read: No such file"),
         (["--file", "/dev/null"], "there is no text in /dev/null"),
         (["--file", "-"], "there is no text on stdin"),
+        (["--system", "me\udcff"], "--system is not valid Unicode at character 3"),
+        (["--file", "a", "--file", "b"], "'--file': it is given 2 times"),
+        (["--file", "-", "--file", "-"], "'--file': it is given 2 times"),
         (["more"], "3 arguments, where [PAIR] PROMPT were expected; put the prompt in quotes"),
         (["--no-such"], "No such option"),
         (["--gpu-layers", -1], "'--gpu-layers': -1 is not in the range"),
@@ -103,6 +106,12 @@ def test_what_cannot_be_honoured_is_refused(
 def test_a_mistyped_option_is_said_before_models_are_loaded(failed: Failed, tmp_path: Path) -> None:
     assert "temperature is -1" in failed(["run", tmp_path / "no.gguf", "stay", "--temperature", -1])[1]
     assert "depth is 33" in failed(["run", tmp_path / "no.gguf", "stay", "--depth", 33])[1]
+
+
+def test_half_a_character_in_a_prompt_is_counted_in_the_prompt(failed: Failed, model_files: Path) -> None:
+    """And not in what a template makes of it."""
+    code, line = failed(["run", model_files / "target.gguf", "stay\udcff", "--draft", "none"])
+    assert (code, line) == (2, "edgespec: the prompt is not valid Unicode at character 5\n")
 
 
 def test_prompts_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:
@@ -136,6 +145,13 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt_or_a_schema(
     assert marked[0] == 0
     schema = ["--json-schema", tmp_path / "schema"]
     assert "JSON" not in ended(["run", model_files / "target.gguf", "stay", *options, *schema])[2]
+
+
+@pytest.mark.parametrize("option", ["--html", "--traces", "--resume"])
+def test_an_empty_name_is_not_taken_for_none(failed: Failed, option: str) -> None:
+    code, line = failed(["bench", "smollm2-135m", "--suite", "none.jsonl", option, ""])
+    assert code == 2
+    assert f"'{option}': the name is empty" in line
 
 
 def test_models_that_are_none(failed: Failed, model_files: Path, tmp_path: Path) -> None:
@@ -289,6 +305,26 @@ def test_streams_that_are_closed_or_full_are_no_bug(
     assert (done.returncode, "a bug" in done.stderr) == (code, False), done.stderr
     assert done.stderr.endswith(said) or said in done.stderr
     assert done.stderr.count("\n") <= 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_remarks_that_cannot_be_written_do_not_cost_the_answer(
+    environment: dict[str, str], endless: Path, unbuffered: str
+) -> None:
+    words = ["run", str(endless), "stay", "--max-tokens", "4", "--threads", "1", "--draft", "none"]
+    asked = shlex.join([*COMMAND, *words, "--explain-policy", "--report"])
+    told, lost = (
+        subprocess.run(
+            ["sh", "-c", line],
+            capture_output=True,
+            env=environment | {"PYTHONUNBUFFERED": unbuffered},
+            timeout=PATIENCE,
+        )
+        for line in (asked, f"{asked} 2>/dev/full")
+    )
+    assert told.stdout
+    assert told.stderr
+    assert (lost.returncode, lost.stdout, lost.stderr) == (0, told.stdout, b"")
 
 
 def test_an_interrupt_during_imports_is_quiet(environment: dict[str, str]) -> None:
