@@ -21,17 +21,23 @@ from edgespec.hub import store
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.inventory import take_inventory
 from edgespec.hub.sizes import human
+from edgespec.pairing import forget_costs
 from edgespec.terminal.answer import write_stdout
+from edgespec.terminal.notes import note
 from edgespec.terminal.tables import print_whole
 from edgespec.visible import visible
 
 
 def probe(refresh: bool, as_json: bool) -> None:
-    """Measure what was not measured before, or all to `refresh`, and show."""
+    """Measure what was not measured before, or all to `refresh`, and show. What passes cost is measured when
+    a model is loaded."""
     cores = read_cores()
     usable = compute_threads()
     threads = sorted({1, max(1, usable // 2), usable, min(cores.allowed, cores.quota or cores.allowed)})
     bandwidth = known_bandwidth(threads, refresh)
+    if refresh:
+        forget_costs()
+        note("what passes of a model cost is forgotten, and measured anew when it is next loaded")
     found = Probe(
         cores,
         total_memory(),
