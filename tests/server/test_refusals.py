@@ -138,6 +138,13 @@ def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
     assert place in error["message"]
 
 
+def test_an_array_of_a_wrong_length_is_refused_in_plain_words(tiny: Server) -> None:
+    none = refusal(tiny.post(CHAT, {"messages": []}), 400)
+    assert none["message"] == "messages: Input should not be empty"
+    many = refusal(tiny.post(CHAT, {"messages": turns("stay"), "stop": ["a"] * 17}), 400)
+    assert "should have at most 16 items, not 17" in many["message"]
+
+
 def test_a_form_beside_tools_is_refused(tiny: Server) -> None:
     tools = [{"type": "function", "function": {"name": "look"}}]
     asked = {"messages": turns("stay"), "response_format": {"type": "json_object"}, "tools": tools}
@@ -223,7 +230,10 @@ def test_a_prompt_beyond_the_context_is_refused(tiny: Server, words: int, stream
 
 def test_unknown_paths_and_methods_are_refused(tiny: Server) -> None:
     refusal(tiny.http.get("/v1/embeddings"), 404)
-    refusal(tiny.http.get(CHAT), 405)
+    refused = tiny.http.get(CHAT)
+    assert f"GET {CHAT}: it takes POST only" in refusal(refused, 405)["message"]
+    assert refused.headers["allow"] == "POST"
+    assert "it takes GET or HEAD only" in refusal(tiny.post("/v1/models", {}), 405)["message"]
 
 
 @pytest.fixture(scope="module")
