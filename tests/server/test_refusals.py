@@ -121,12 +121,12 @@ def test_of_many_wrong_values_one_is_named(tiny: Server, body: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
-        ({"type": "objekt"}, "at #: Invalid type"),
+        ({"type": "objekt"}, "at the top: Invalid type"),
         ({"properties": {"a": {"items": {"uniqueItems": True}}}}, "at #/properties/a/items: Unimplemented"),
         ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "at #/anyOf/1: Pointer"),
         ({"type": "string", "pattern": "a(?=b)"}, "look-ahead"),
         ({"type": "string", "pattern": "^a{1000000}$"}, "repeats something 1000000 times"),
-        ({"$ref": "#"}, "at #: no text has this form"),
+        ({"$ref": "#"}, "at the top: no text has this form"),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
