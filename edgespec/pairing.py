@@ -101,6 +101,15 @@ def _curve(model: Backend, file: ModelFile, settings: Settings, costs: dict[str,
     return costs[name]
 
 
+def forget_costs() -> None:
+    """Have passes of every model measured anew on this kind of machine when it is next loaded: what was
+    measured while the machine was busy would stay. What texts have taught does."""
+    for name in (speed.FILE, COSTS):
+        known = state.read(name)
+        others = {key: costs for key, costs in known.items() if not key.startswith(f"{machine()}/")}
+        state.write(name, others)
+
+
 def _per_context(path: Path) -> float:
     """What a token of context adds to a pass, as a share: bytes of its keys and values ÷ bytes of weights."""
     try:

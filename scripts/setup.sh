@@ -158,8 +158,8 @@ end_build() {
 prepare() {
   local venv=$1 extras=$2 constraints=${3:-} wheel
   make_venv "$venv"
-  say "installing edgespec[$extras]"
   wheel=$(llama_wheel "$venv/bin/python")
+  say "installing edgespec[$extras], which compiles its kernels (about a minute)"
   "$venv/bin/python" -m pip install -q ${constraints:+-c "$constraints"} "$wheel" -e "${root}[$extras]"
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median_low
@@ -48,7 +49,7 @@ def fastest(
     for name, opener in openers.items():
         known = _known(path, name, threads, conditions)
         if known is None:
-            log.warning("measuring %s with %s, once", path.name, name)
+            log.warning("measuring %s with %s, once%s", path.name, name, _in_words(conditions))
             backend = opener()
             try:
                 known = _measure_once(path, name, backend, threads, conditions, lambda: None)
@@ -68,7 +69,7 @@ def pass_seconds(
     Measured where that was never done, which takes up to 3 s."""
 
     def announce() -> None:
-        log.warning("measuring what passes of %s cost here, once", path.name)
+        log.warning("measuring what passes of %s cost here, once%s", path.name, _in_words(conditions))
 
     times = _known(path, name, threads, conditions) or _measure_once(
         path, name, backend, threads, conditions, announce
@@ -82,6 +83,12 @@ def known_seconds(
     """As `pass_seconds`, where that was measured before."""
     times = _known(path, name, threads, conditions)
     return None if times is None else _seconds(times)
+
+
+def _in_words(conditions: str) -> str:
+    """To stand behind "once": under other conditions the same model is measured again."""
+    named = re.sub(r"\bsequences=(\d+)", r"up to \1 answers at a time", conditions.replace(" ", ", "))
+    return f" ({named})" if named else ""
 
 
 def _seconds(times: Times) -> dict[int, float]:

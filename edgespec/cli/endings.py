@@ -59,7 +59,7 @@ class Group(click.Group):
         except EdgespecError as error:
             if ctx.params.get("debug"):
                 _show_traceback()
-            _say(str(error))
+            _say(self._with_option(ctx, str(error)))
             sys.exit(USED_WRONGLY if isinstance(error, UsageError) else FAILED)
         except (OSError, MemoryError) as error:
             if nobody_reads(error):
@@ -75,6 +75,13 @@ class Group(click.Group):
             hint = "" if ctx.params.get("debug") else "to see where, run: edgespec --debug …"
             _say(f"this is a bug: {type(error).__name__}: {error}", hint)
             sys.exit(FAILED)
+
+    def _with_option(self, ctx: click.Context, message: str) -> str:
+        """Where a message begins with a name that only Python has, as json_schema, the option's instead."""
+        name, blank, rest = message.partition(" ")
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        options = {p.name: p.opts[0] for p in (command.params if command else ()) if "_" in (p.name or "")}
+        return options.get(name, name) + blank + rest
 
 
 def _say(message: str, hint: str = "") -> None:

@@ -6,7 +6,12 @@ import click
 
 
 @click.command()
-@click.option("--refresh", is_flag=True, help="Measure again what was measured before.")
+@click.option(
+    "--refresh",
+    is_flag=True,
+    help="Measure bandwidth again, and have what passes of a model cost, by which --backend auto chooses, "
+    "measured again when it is next loaded.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def probe(refresh: bool, as_json: bool) -> None:
     """Measure how fast this machine reads memory, and say what to expect of the models on it.

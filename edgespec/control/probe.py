@@ -26,6 +26,7 @@ class Weights:
     seconds: dict[int, float] | None = None
     """by tokens per pass"""
     draft: Weights | None = None
+    """None: it is drafted for by lookup, which costs nothing"""
 
     def curve(self, bandwidth: float) -> CostCurve:
         """As measured, else as the roofline has it: flat, as if verifying cost no arithmetic."""
@@ -90,6 +91,6 @@ def expect(model: Weights, bandwidth: float) -> Expectation:
         limit=limit,
         plain=plain,
         share=plain / limit if plain else None,
-        gain=max(speeds) / speeds[0] if model.draft else 1.0,
+        gain=max(speeds) / speeds[0],
         measured=bool(model.seconds and (model.draft is None or model.draft.seconds)),
     )

@@ -51,23 +51,23 @@ def measure_quality(source: Path, folder: Path, full: bool, progress: Progress) 
     with_llama = LlamaCpp(source, LlamaCppOptions(n_ctx=n + 1, max_batch=n, max_rows=n, kv_type="f32"))
     try:
         tokens = with_llama.tokenizer.encode(_text())[:n]
-        progress.start("running llama.cpp", 2 * len(tokens), unit="tokens")
+        progress.start("checking with llama.cpp", 2 * len(tokens), unit="tokens")
         rows = {
             "llama.cpp": _logits(with_llama, tokens, n, progress),
-            "llama.cpp, one by one": _logits(with_llama, tokens, 1, progress),
+            "llama.cpp token by token": _logits(with_llama, tokens, 1, progress),
         }
     finally:
         with_llama.close()
-    progress.start("running ONNX Runtime", len(tokens), unit="tokens")
+    progress.start("checking with ONNX Runtime", len(tokens), unit="tokens")
     with_onnx = Onnx(folder, OnnxOptions(n_ctx=n + 1, max_batch=PASS, max_rows=PASS))
     try:
         rows["onnx"] = _logits(with_onnx, tokens, PASS, progress)
     finally:
         with_onnx.close()
-    pairs = [("llama.cpp", "onnx"), ("llama.cpp", "llama.cpp, one by one")]
+    pairs = [("llama.cpp", "onnx"), ("llama.cpp", "llama.cpp token by token")]
     if full:
         model = Source(source)
-        progress.start("computing in float32", model.bytes)
+        progress.start("checking in float32", model.bytes)
         rows["float32"] = reference_logits(model, tokens, progress.advance)
         pairs += [("float32", "onnx"), ("float32", "llama.cpp")]
     quality: dict[str, Any] = {"text": "sample.txt", "tokens": len(tokens), "full": full}
@@ -80,7 +80,7 @@ def measure_quality(source: Path, folder: Path, full: bool, progress: Progress) 
 def warning(quality: dict[str, Any], exact: bool) -> str | None:
     """One line if the conversion differs from its source by more than it should. `exact`: it holds the
     source's own weights."""
-    ours, floor = quality["onnx vs llama.cpp"], quality["llama.cpp, one by one vs llama.cpp"]
+    ours, floor = quality["onnx vs llama.cpp"], quality["llama.cpp token by token vs llama.cpp"]
     most = LEVEL * floor["kl"] + NOTHING if exact else max(WARN_KL, 2 * floor["kl"])
     if ours["kl"] <= most and ours["top1"] >= min(WARN_TOP1, floor["top1"] - 0.02):
         return None

@@ -162,8 +162,8 @@ class Stats:
             if self.estimated_speedup is not None:
                 parts.append(f"{self.estimated_speedup:.2f} × plain (estimate)")
             parts += [
-                f"{self.rounds} rounds of mean depth {self.mean_depth:.1f}",
-                f"{self.accepted_per_round:.1f} accepted per round ({self.acceptance:.0%} of drafts)",
+                f"{self.rounds} rounds of mean depth {_in_short(self.mean_depth)}",
+                f"{_in_short(self.accepted_per_round)} accepted per round ({self.acceptance:.0%} of drafts)",
                 f"draft {self.draft_seconds:.2f} s, verify {self.verify_seconds:.2f} s",
             ]
         else:
@@ -180,3 +180,8 @@ class Stats:
         if self.draft_failure:
             parts.append(f"drafting stopped: {self.draft_failure}")
         return " · ".join(parts)
+
+
+def _in_short(mean: float) -> str:
+    """With a decimal, or two where one would be 0.0: few is not none."""
+    return f"{mean:.2f}" if 0.0 < mean < 0.05 else f"{mean:.1f}"

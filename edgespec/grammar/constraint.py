@@ -68,7 +68,8 @@ def json_schema(schema: Mapping[str, Any] | bool) -> Constraint:
     if why := _refusal(source):
         definitions = {name: value for name, value in whole.items() if name in _SHARED}
         tries = iter(range(min(TRIES, LOOKED_AT // len(source))))
-        place = "/".join(["#", *_blame(whole, definitions, why, tries)])
+        blamed = _blame(whole, definitions, why, tries)
+        place = "/".join(["#", *blamed]) if blamed else "the top"
         raise UsageError(f"json_schema cannot be enforced, at {place}: {why}")
     return Constraint("json_schema", source)
 

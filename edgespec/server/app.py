@@ -298,10 +298,11 @@ def _gone(request: Request, error: Exception) -> Response:
 
 def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = (
-        f"{request.method} {request.url.path[:100]}: {error.detail}; see /openapi.json for what there is"
-    )
-    return ApiError(error.status_code, message).response(error.headers or {})
+    headers = error.headers or {}
+    allowed = " or ".join(sorted(headers.get("Allow", "").split(", ")))
+    why = f"it takes {allowed} only" if allowed else error.detail
+    message = f"{request.method} {request.url.path[:100]}: {why}; see /openapi.json for what there is"
+    return ApiError(error.status_code, message).response(headers)
 
 
 def _failed(request: Request, error: Exception) -> Response:

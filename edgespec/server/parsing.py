@@ -62,7 +62,7 @@ def _as_api_error(errors: Sequence[ErrorDetails], given: Mapping[str, Any]) -> A
     kind = told[0]["type"]
     if kind == "extra_forbidden":
         return _unknown(shorten(deepest))
-    message = "; or: ".join(dict.fromkeys(_WORDS.get(e["type"], e["msg"]) for e in told))
+    message = "; or: ".join(dict.fromkeys(map(_in_words, told)))
     return ApiError(400, f"{deepest}: {message}", code=_CODES.get(kind, "invalid_value"), param=deepest)
 
 
@@ -70,7 +70,15 @@ def _unknown(name: str) -> ApiError:
     return ApiError(400, f"{name}: there is no such field here", code="unknown_field", param=name)
 
 
-_WORDS = {"model_type": "Input should be an object", "list_type": "Input should be an array"}
+def _in_words(error: ErrorDetails) -> str:
+    return _WORDS.get(error["type"]) or error["msg"].replace(" after validation", "")
+
+
+_WORDS = {
+    "model_type": "Input should be an object",
+    "list_type": "Input should be an array",
+    "too_short": "Input should not be empty",
+}
 _CODES = {"unsupported": "unsupported", "missing": "missing"}
 
 

@@ -193,14 +193,13 @@ class Conversation:
 
     def _stats(self, _: str) -> None:
         if self._last is not None:
-            stats = self._last.stats
-            used = stats.prompt_tokens + stats.tokens
+            stats, n_ctx = self._last.stats, self._runtime.target.n_ctx
             note(f"last answer: {stats.line()}")
-            note(f"context: {used} of {self._runtime.target.n_ctx} tokens used by it")
-        note(
-            f"conversation: {len(self._session.messages)} messages, of which the model no longer sees "
-            f"{self._session.left_out}"
-        )
+            used = stats.prompt_tokens + stats.tokens
+            note(f"context: the last answer and its prompt took {used} of {n_ctx} tokens")
+        unseen = self._session.left_out
+        left_out = f", of which the model no longer sees {unseen}" if unseen else ""
+        note(f"conversation: {len(self._session.messages)} messages{left_out}")
 
     def _quit(self, _: str) -> None:
         self._over = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -17,21 +18,26 @@ from edgespec.device.power import Power, read_power
 from edgespec.device.thermal import read_thermal
 from edgespec.errors import ModelError
 from edgespec.hub import store
-from edgespec.hub.catalog import RemoteFile
 from edgespec.hub.gguf_info import read_info
 from edgespec.hub.inventory import take_inventory
 from edgespec.hub.sizes import human
+from edgespec.pairing import forget_costs
 from edgespec.terminal.answer import write_stdout
+from edgespec.terminal.notes import note
 from edgespec.terminal.tables import print_whole
 from edgespec.visible import visible
 
 
 def probe(refresh: bool, as_json: bool) -> None:
-    """Measure what was not measured before, or all to `refresh`, and show."""
+    """Measure what was not measured before, or all to `refresh`, and show. What passes cost is measured when
+    a model is loaded."""
     cores = read_cores()
     usable = compute_threads()
     threads = sorted({1, max(1, usable // 2), usable, min(cores.allowed, cores.quota or cores.allowed)})
     bandwidth = known_bandwidth(threads, refresh)
+    if refresh:
+        forget_costs()
+        note("what passes of a model cost is forgotten, and measured anew when it is next loaded")
     found = Probe(
         cores,
         total_memory(),
@@ -53,20 +59,14 @@ def _installed() -> list[Weights]:
     inventory = take_inventory()
     models = []
     for pair in inventory.pairs:
-        if pair.on_disk and (target := _weights(pair.pair.name, pair.pair.target)) is not None:
-            draft = _weights("draft", pair.draft.file) if pair.draft else None
+        if pair.on_disk and (target := _weights(pair.pair.name, store.path_of(pair.pair.target))) is not None:
+            draft = _weights("draft", store.path_of(pair.draft.file)) if pair.draft else None
             models.append(Weights(target.name, target.bytes_per_token, target.seconds, draft))
-    for other in inventory.others:
-        if other.path.is_file():
-            try:
-                models.append(Weights(other.title, read_info(other.path).bytes_per_token))
-            except ModelError:
-                continue
-    return models
+    others = (_weights(other.title, other.path) for other in inventory.others if other.path.is_file())
+    return [*models, *(other for other in others if other is not None)]
 
 
-def _weights(name: str, file: RemoteFile) -> Weights | None:
-    path = store.path_of(file)
+def _weights(name: str, path: Path) -> Weights | None:
     try:
         return Weights(name, read_info(path).bytes_per_token, known_seconds(path, "llama.cpp", None))
     except ModelError:
@@ -112,7 +112,8 @@ def _show(console: Console, found: Probe) -> None:
     legend = "limit: bandwidth ÷ bytes."
     if any(m.measured or m.gain != 1.0 for m in found.models):
         legend += (
-            f" gain: at {ASSUMED:.0%} acceptance and the best fixed depth, from costs measured with llama.cpp"
+            f" gain: at {ASSUMED:.0%} acceptance (lookup: only where answers copy their prompt) and the best "
+            "fixed depth, from costs measured with llama.cpp"
         )
         guessed = any(m.gain != 1.0 and not m.measured for m in found.models)
         legend += "; (*) as if verifying cost no more than a token: run the model once." if guessed else "."

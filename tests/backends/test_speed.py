@@ -42,6 +42,17 @@ def test_it_is_measured_once_and_remembered(
     assert speed.known_seconds(model_files / "draft.gguf", "llama.cpp", 1) is None
 
 
+def test_what_is_measured_again_under_other_conditions_names_them(
+    target: LlamaCpp, model_files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Word for word what was said before, it would seem not to have been measured once."""
+    monkeypatch.setattr(speed, "NOTICED", 0.0)
+    conditions = Settings(kv_type="q8_0", sequences=4).conditions
+    speed.pass_seconds(model_files / "target.gguf", "llama.cpp", target, 1, conditions)
+    [said] = caplog.messages
+    assert said == "measuring what passes of target.gguf cost here, once (kv=q8_0, up to 4 answers at a time)"
+
+
 def test_another_build_of_llama_cpp_is_measured_anew(
     target: LlamaCpp, model_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from real_models import need_module
 from waiting import PATIENCE
 
 COMMAND = [sys.executable, "-m", "edgespec"]
-MEASURING = re.compile("^edgespec: measuring what passes of .* cost here, once\n", re.MULTILINE)
+MEASURING = re.compile("^edgespec: measuring what passes of .* cost here, once.*\n", re.MULTILINE)
 """said where that takes a while, which for models this small depends on how busy the machine is"""
 
 

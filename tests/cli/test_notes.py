@@ -59,3 +59,17 @@ def test_a_report_shows_what_names_of_files_hold_and_does_not_obey_it(
     said = capsys.readouterr().err
     assert r"bad\u001b[2J.gguf is closed" in said
     assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "said"),
+    [
+        (1, 1, "mean depth 0.03 · 0.03 accepted per round (100% of drafts)"),
+        (4, 0, "mean depth 0.1 · 0.0 accepted per round (0% of drafts)"),
+        (95, 38, "mean depth 2.5 · 1.0 accepted per round (40% of drafts)"),
+    ],
+)
+def test_a_report_does_not_round_the_few_drafts_there_were_to_none(
+    drafted: int, accepted: int, said: str
+) -> None:
+    assert said in Stats(rounds=38, drafted=drafted, accepted=accepted).line()

@@ -41,6 +41,27 @@ def test_what_was_measured_and_learned_is_kept_beside_the_models(
     assert any(any(curve["shape"]) for curve in learned.values())
 
 
+def test_refresh_has_passes_measured_anew_and_keeps_what_texts_have_taught(
+    edgespec: Edgespec, pair: list[object], environment: dict[str, str]
+) -> None:
+    state, costs = Path(environment["EDGESPEC_HOME"]) / "state", ("backend_speed.json", "costs.json")
+
+    def kept(name: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads((state / name).read_text())
+        return found
+
+    words, elsewhere = ("run", *pair, "yes, stay", "--max-tokens", 30), {"another machine/model/2": {}}
+    edgespec(*words)
+    learned = kept("controller.json")
+    for name in costs:
+        (state / name).write_text(json.dumps(kept(name) | elsewhere))
+    assert "measured anew when it is next loaded" in edgespec("probe", "--refresh").err
+    assert [kept(name) for name in costs] == [elsewhere, elsewhere]
+    assert kept("controller.json") == learned
+    edgespec(*words)
+    assert [len(kept(name)) for name in costs] == [3, 3]
+
+
 def test_damaged_state_costs_nothing_but_time(
     edgespec: Edgespec, pair: list[object], environment: dict[str, str]
 ) -> None:

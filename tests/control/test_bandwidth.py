@@ -119,7 +119,16 @@ def test_plain_speed_is_limited_by_bandwidth_over_bytes() -> None:
     assert found.limit == pytest.approx(40.0)
     assert found.plain == pytest.approx(20.0)
     assert found.share == pytest.approx(0.5)
-    assert found.gain == 1.0
+
+
+def test_lookup_promises_what_verifying_alone_allows() -> None:
+    """At depth k it yields 1 + a + … + a^k tokens for a pass of k + 1, up to depth 8."""
+    flat, steep = {1: 0.02, 9: 0.02}, {1: 0.02, 2: 0.04, 8: 0.16}
+    assert expect(Weights("flat", 10**9, flat), 40e9).gain == pytest.approx((1 - 0.8**9) / (1 - 0.8))
+    cliff = {1: 0.02, 2: 0.02, 3: 0.06, 9: 0.18}
+    assert expect(Weights("cliff", 10**9, cliff), 40e9).gain == pytest.approx(1 + 0.8)
+    assert expect(Weights("steep", 10**9, steep), 40e9).gain == 1.0
+    assert expect(Weights("steep", 10**9, steep), 40e9).measured
 
 
 def test_a_draft_promises_what_the_measured_costs_allow() -> None:

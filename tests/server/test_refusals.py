@@ -128,12 +128,12 @@ def test_of_many_wrong_values_one_is_named(tiny: Server, body: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
-        ({"type": "objekt"}, "at #: Invalid type"),
+        ({"type": "objekt"}, "at the top: Invalid type"),
         ({"properties": {"a": {"items": {"uniqueItems": True}}}}, "at #/properties/a/items: Unimplemented"),
         ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "at #/anyOf/1: Pointer"),
         ({"type": "string", "pattern": "a(?=b)"}, "look-ahead"),
         ({"type": "string", "pattern": "^a{1000000}$"}, "repeats something 1000000 times"),
-        ({"$ref": "#"}, "at #: no text has this form"),
+        ({"$ref": "#"}, "at the top: no text has this form"),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
@@ -143,6 +143,13 @@ def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(
     error = refusal(tiny.post(CHAT, {"messages": turns("stay"), "response_format": form}), 400)
     assert error["param"] == "response_format.json_schema.schema"
     assert place in error["message"]
+
+
+def test_an_array_of_a_wrong_length_is_refused_in_plain_words(tiny: Server) -> None:
+    none = refusal(tiny.post(CHAT, {"messages": []}), 400)
+    assert none["message"] == "messages: Input should not be empty"
+    many = refusal(tiny.post(CHAT, {"messages": turns("stay"), "stop": ["a"] * 17}), 400)
+    assert "should have at most 16 items, not 17" in many["message"]
 
 
 def test_a_form_beside_tools_is_refused(tiny: Server) -> None:
@@ -230,7 +237,10 @@ def test_a_prompt_beyond_the_context_is_refused(tiny: Server, words: int, stream
 
 def test_unknown_paths_and_methods_are_refused(tiny: Server) -> None:
     refusal(tiny.http.get("/v1/embeddings"), 404)
-    refusal(tiny.http.get(CHAT), 405)
+    refused = tiny.http.get(CHAT)
+    assert f"GET {CHAT}: it takes POST only" in refusal(refused, 405)["message"]
+    assert refused.headers["allow"] == "POST"
+    assert "it takes GET or HEAD only" in refusal(tiny.post("/v1/models", {}), 405)["message"]
 
 
 @pytest.fixture(scope="module")
