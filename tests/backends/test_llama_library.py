@@ -42,7 +42,7 @@ def test_amx_code_of_old_compilers_is_recognised(
 
 @pytest.mark.parametrize(
     ("chosen", "becomes"),
-    [({}, "4000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
 def test_waiting_threads_give_up_the_core_unless_the_user_says_otherwise(
     chosen: dict[str, str], becomes: str | None

@@ -69,6 +69,7 @@ def test_another_number_of_threads_is_measured_with_those_known() -> None:
     [
         {"by_threads": {"1": 0.0, "2": 18e9}},
         {"by_threads": {"1": float("nan"), "2": 18e9}},
+        {"by_threads": {"1": 1e308, "2": 18e9}},
         {"by_threads": {"one": 10e9, "1": 10e9, "2": 18e9}},
         {"by_threads": [10e9, 18e9]},
         {"in_cache": "fast"},
