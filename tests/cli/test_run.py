@@ -24,8 +24,8 @@ PROMPT = "yes, user stay"
 def test_the_answer_goes_to_stdout_and_remarks_to_stderr(
     edgespec: Edgespec, pair: list[object], model_files: Path
 ) -> None:
-    quiet = edgespec("run", *pair, PROMPT, "--max-tokens", 12)
-    told = edgespec("run", *pair, PROMPT, "--max-tokens", 12, "--report")
+    asked = ("run", *pair, PROMPT, "--max-tokens", 12, "--depth", 2)
+    quiet, told = edgespec(*asked), edgespec(*asked, "--report")
     assert (quiet.code, told.code) == (0, 0)
     assert quiet.err == ""
     assert quiet.out == told.out
@@ -33,7 +33,7 @@ def test_the_answer_goes_to_stdout_and_remarks_to_stderr(
     assert told.err.count("\n") == 1
     assert "tok/s" in told.err
     assert "accepted per round" in told.err
-    json = edgespec("run", *pair, PROMPT, "--max-tokens", 12, "--json").json
+    json = edgespec(*asked, "--json").json
     assert quiet.out.removesuffix("\n") == json["text"].removesuffix("\n")
 
 

@@ -28,7 +28,7 @@ class Controlled(Controller):
         arms = {
             d.name: Arm(lookup)
             if d.name == "ngram"
-            else Arm(Acceptance(priors.MODEL), CostCurve({1: 0.15}), lookup)
+            else Arm(Acceptance(priors.MODEL), CostCurve({1: 0.05}), lookup)
             for d in drafters
         }
         super().__init__(CostCurve(COSTS[costs]), arms)
