@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,16 @@ def test_a_prompt_that_was_changed_is_measured_again(tmp_path: Path) -> None:
     assert Finished(file, SETTINGS).of(replace(asked("a"), category="prose")) is None
 
 
+def cut_short_by(error: BaseException) -> Callable[[Path, str, str], int]:
+    """In place of Path.write_text: half of it is written."""
+
+    def write(path: Path, text: str, encoding: str) -> int:
+        path.open("w", encoding=encoding).write(text[: len(text) // 2])
+        raise error
+
+    return write
+
+
 def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,12 +226,8 @@ def test_a_run_killed_while_it_writes_loses_no_finished_prompt(
     kept = Finished(file, SETTINGS)
     kept.add(asked("a"), [compared()])
 
-    def cut_short(path: Path, text: str, encoding: str) -> int:
-        path.open("w", encoding=encoding).write(text[: len(text) // 2])
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "write_text", cut_short)
+        patch.setattr(Path, "write_text", cut_short_by(KeyboardInterrupt()))
         kept.add(asked("b"), [compared("b")])
     found = Finished(file, SETTINGS)
     assert (found.of(asked("a")), found.of(asked("b"))) == ([compared()], None)
@@ -294,12 +300,8 @@ def test_results_that_cannot_be_written_are_told_of_with_what_to_do(
     kept = Finished(file, SETTINGS)
     kept.add(asked("a"), [compared()])
 
-    def full(path: Path, text: str, encoding: str) -> int:
-        path.open("w", encoding=encoding).write(text[:10])
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(Path, "write_text", cut_short_by(OSError(28, "No space left on device")))
         with pytest.raises(EdgespecError, match=r"kept\.jsonl cannot be written: No space .* run the same"):
             kept.add(asked("b"), [compared("b")])
     assert [*tmp_path.iterdir()] == [file]
