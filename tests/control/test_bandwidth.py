@@ -83,6 +83,7 @@ def test_damaged_or_foreign_state_is_measured_anew(change: Mapping[str, Any]) ->
     state.write(FILE, {machine(): KEPT | change})
     found = known(1, 2)
     assert min(found.by_threads.values()) > 0
+    assert found.measured > KEPT["measured"]
     assert known(1, 2) == found  # and replaced
 
 
