@@ -109,10 +109,10 @@ def _share_the_cores() -> None:
     """Let llama.cpp's OpenMP threads give a core up soon when they wait for each other.
 
     By default they spin for seconds' worth of instructions: with one other busy process on two cores
-    decoding fell to a twentieth. 1000 rounds (10 to 50 us, as processors pause differently long) cost an
-    idle machine 0 to 2%, and leave nearly half of the speed beside one busy process; 4000 leave a quarter,
-    400 cost 3 to 6%, and without any an idle machine is 1.5 to 3.5 times slower. OpenMP reads this once, so
-    only before anything has loaded it.
+    decoding fell to a twentieth. 1000 rounds cost an idle machine (Zen 5) 0 to 2% and leave a quarter to a
+    half of the speed beside one busy process; 4000 leave a seventh to a quarter, 400 cost 2 to 6%, and
+    without any an idle machine is 1.5 to 3.5 times slower. OpenMP reads this once, so only before anything
+    has loaded it.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"

@@ -98,8 +98,8 @@ def measure_bandwidth(threads: Sequence[int], window: float = WINDOW) -> Bandwid
 
 def _rate(parts: Sequence[Buffer], window: float) -> float:
     """Bytes per second of one thread per part, each reading its own over and over: by numpy's maximum, which
-    needs no GIL and uses the widest vector instructions. Plain loops in C, with prefetching or with several
-    streams, read 0.8 to 1.0 times as fast where that was measured (Zen 5)."""
+    needs no GIL and uses the widest vector instructions. Loops in C, with prefetching or several streams,
+    read 0.7 to 0.95 times as fast in one thread where that was measured (Zen 5), 0.75 to 1.1 times in two."""
     done, ready = [0] * len(parts), Barrier(len(parts) + 1)
 
     def work(i: int) -> None:

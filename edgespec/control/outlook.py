@@ -78,8 +78,8 @@ class Outlook:
         return plan
 
     def best(self, plans: Sequence[Plan]) -> tuple[Plan | None, str]:
-        """The fastest plan that is not ruled out by what it must read first, and what speaks for it, or
-        against drafting."""
+        """The fastest plan that is neither barred nor ruled out by what it must read first, and what speaks
+        for it, or against drafting."""
         plain = self.plain
         ranked = sorted(plans, key=lambda plan: -plan.speed)
         barred = [plan for plan in ranked if plan.barred and plan.speed > plain]
